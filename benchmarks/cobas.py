@@ -36,7 +36,7 @@ from benchmarks.workloads import Work
 from numpy.typing import NDArray
 
 from narrowcast import Matches
-from narrowcast.lab.cobas import CobasTree, Intervals
+from narrowcast.lab.cobas import CobasTree, IntervalColumns
 from narrowcast.matching import MATCHERS
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -118,7 +118,7 @@ def timed(work: Callable[[], Any], runs: int) -> tuple[Any, Times]:
 def tree(report: Report, work: Work, expected: Matches) -> None:
     """Measure a CobasTree."""
     values = np.ascontiguousarray(work.points[:, 0])
-    intervals = Intervals(work.lo[:, 0], work.hi[:, 0], low_closed=False)
+    intervals = IntervalColumns(work.lo[:, 0], work.hi[:, 0], low_closed=False)
     built, build = timed(lambda: CobasTree(intervals), report.runs)
     about = {"build_s": round(build.median, 4), "build_cpu_s": round(statistics.median(build.cpu), 4)}
     found, times = timed(lambda: built.stab(values), report.runs)
@@ -175,7 +175,7 @@ def duckdb_peer(report: Report, work: Work, n_values: int, expected: Matches) ->
 def changes(held: int, changed: int, batch: int, alone: int) -> dict[str, Any]:
     """Measure intervals that come and go; the tree is checked against one that is built of what is left."""
     work = make("mixed", held + changed + alone, CHECKED)
-    whole = Intervals(work.lo[:, 0], work.hi[:, 0], low_closed=False)
+    whole = IntervalColumns(work.lo[:, 0], work.hi[:, 0], low_closed=False)
     kept, more, few = np.split(np.arange(len(whole)), [held, held + changed])
     first = CobasTree(whole.take(kept))
     first.insert(whole.take(few[:10]))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from benchmarks.sparks import watched
 
 from narrowcast.planning import Cover
-from narrowcast.spark.planning.covering import covered
+from narrowcast.spark.planning.large_cover import covered
 from narrowcast.spark.session import session, sized
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.feeds import Feeds

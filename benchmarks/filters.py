@@ -24,7 +24,7 @@ import sqlglot
 from sqlglot.optimizer.normalize import normalize
 
 from narrowcast import Schema
-from narrowcast.filters.compiler import Compiler
+from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.workloads import WORKLOADS
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -112,7 +112,7 @@ def run() -> dict[str, Any]:
     workloads = (("simple", simple, SCHEMA), ("stocks", stocks, STOCKS), ("mixed", mixed, SCHEMA))
     for name, make, schema in workloads:
         few = make(SLICE)
-        bare = Compiler(schema, cache=False)
+        bare = FilterCompiler(schema, cache=False)
         without = seconds(lambda few=few, bare=bare: bare.compile(few))  # type: ignore[misc]
         rows.append(row(name, "without cache", SLICE, without))
         for series, work in (
@@ -123,9 +123,9 @@ def run() -> dict[str, Any]:
             rows.append(row(name, series, SLICE, peer))
         for n in SIZES if name == "simple" else SIZES[:2]:
             texts = make(n)
-            compiled = Compiler(schema).compile(texts)
+            compiled = FilterCompiler(schema).compile(texts)
             assert not compiled.errors
-            took = seconds(lambda texts=texts, schema=schema: Compiler(schema).compile(texts))  # type: ignore[misc]
+            took = seconds(lambda texts=texts, schema=schema: FilterCompiler(schema).compile(texts))  # type: ignore[misc]
             ratio = (without[0] / SLICE) / (took[0] / n)
             boxes = compiled.boxes
             rows.append(

@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from narrowcast.costs import Overall
-from narrowcast.costs.growth import Table
+from narrowcast.costs.growth import MeasuredGrowth
 from narrowcast.lab.following import Following
-from narrowcast.lab.overlay import Overlay, Ring, channel_keys, links, measured
+from narrowcast.lab.overlay import OverlayRing, Ring, channel_keys, links, measured
 from narrowcast.lab.papers.tamara2007.setting import MODELS, PAPER, change_pct, history, overhead_pct, planted
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
@@ -215,7 +215,7 @@ def trees(users: int) -> list[dict[str, Any]]:
     ring = Ring(users, seed=1)
     sizes = sorted({0, 1, 3, 10, 30, 100, 300, 1000, users} & set(range(users + 1)))
     found = measured(users, sizes, n_keys=8, n_rings=2, seed=1)
-    table = Table(found.sizes, found.costs)
+    table = MeasuredGrowth(found.sizes, found.costs)
     plans = {
         "per-flow": PerFlow().fit(interest).plan_,
         "tamara": Tamara(seed=1).fit(interest).plan_,
@@ -249,7 +249,7 @@ def overlay(users: int, windows: int = 20) -> list[dict[str, Any]]:
     for churn in (0, users // 100, users // 4):
         following = Following(
             interest=first, changes=changes, windows=windows, seconds=feeds.days * 86_400,
-            overlay=Overlay(churn=churn, seed=1),
+            overlay=OverlayRing(churn=churn, seed=1),
         )  # fmt: skip
         for method in ("static", "tamara"):
             start = time.process_time()

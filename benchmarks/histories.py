@@ -34,12 +34,12 @@ from benchmarks.sparks import _descendants, logged, watched
 
 from narrowcast.lab.spark.similarity import similarities
 from narrowcast.planning.subscribers.direct import Direct
-from narrowcast.spark.planning.clustering import clustered
+from narrowcast.spark.planning.large_direct import clustered
 from narrowcast.spark.session import session, sized
 from narrowcast.spark.sources.tables import ingest
-from narrowcast.spark.stages.collection import LIMIT
 from narrowcast.spark.stages.compile import compile_subscriptions, owners
 from narrowcast.spark.stages.histories import Histories, histories, long_rows
+from narrowcast.spark.stages.interest_collection import LIMIT
 from narrowcast.spark.stages.match import PARQUET, match
 from narrowcast.workloads.hotspots import Hotspots
 

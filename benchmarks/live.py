@@ -44,14 +44,14 @@ from benchmarks.sparks import filters_of
 from benchmarks.workloads import make
 
 import narrowcast as nc
-from narrowcast.broker import Desk, Interests, NatsServer, Node, Publisher, Subscriber
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker import ControlPlane, NatsServer, Node, Publisher, Subscriber, SubscriptionIndex
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.storage.positions import Positions
-from narrowcast.broker.storage.streams import Streams
+from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import Subjects
-from narrowcast.matching import Auto
-from narrowcast.matching.answers import subscribers_of
-from narrowcast.routing.routes import read_routes
+from narrowcast.matching import AutoMatcher
+from narrowcast.matching.match_queries import subscribers_of
+from narrowcast.routing.plan_routes import read_routes
 from narrowcast.workloads.hotspots import Hotspots
 
 HERE = Path(__file__).parent
@@ -149,11 +149,11 @@ async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
     """Be a node, which stores events if told so, until standard input ends; then tell what was done."""
     transport = await NatsTransport.connect(url, limit=1 << 20)
     job = job_of(kind, n, 1)
-    interests = Interests(job.schema)
+    interests = SubscriptionIndex(job.schema)
     assert interests.load(job.people, job.filters) == []
-    streams = Streams(transport, Subjects(), most=4 << 30) if stored else None
+    streams = EventStreams(transport, Subjects(), most=4 << 30) if stored else None
     positions = None if streams is None else Positions(streams, Subjects())
-    desk = Desk(transport, interests, positions=positions)
+    desk = ControlPlane(transport, interests, positions=positions)
     if job.plan is not None:
         desk.use(read_routes(job.plan, job.schema), job.plan)
     made = Node(transport, desk, streams=streams)
@@ -296,7 +296,7 @@ async def plain_publish(url: str, kind: str, n: int, events: int, rate: float) -
     some = job_of(kind, n).payloads
     work = make(NAMES[kind], "int", n, len(some))
     subscriptions = work.subscriptions()
-    wants = subscribers_of(Auto().fit(subscriptions).match(work.events()), subscriptions)
+    wants = subscribers_of(AutoMatcher().fit(subscriptions).match(work.events()), subscriptions)
     subjects = [[f"plain.s{i}" for i in wants[row].tolist()] for row in range(len(some))]
     client = await nats.connect(url)
     begun, many = time.time(), 0

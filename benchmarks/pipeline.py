@@ -28,15 +28,15 @@ from benchmarks.sparks import filters_of, logged, watched, wide, write_events, w
 from benchmarks.workloads import Work, make
 from rich.progress import Progress
 
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.matching.partition import Partitioner
 from narrowcast.model.events import EventBatch
 from narrowcast.spark.checkpoint import Checkpoints
 from narrowcast.spark.session import session
 from narrowcast.spark.stages.interest import from_topics
 from narrowcast.spark.stages.match import PARQUET, match
-from narrowcast.spark.stages.run import Job, Made, Run
-from narrowcast.spark.stages.worker import matches_of
+from narrowcast.spark.stages.match_worker import matches_of
+from narrowcast.spark.stages.run import GeneratedTables, PipelineRun, RunSettings
 
 HERE = Path(__file__).parent
 #: Events of each workload against 100,000 subscriptions, and those that Spark joins.
@@ -90,7 +90,7 @@ def rates(name: str, scale: float) -> dict[str, Any]:
         write_packed(work, place / "compiled.parquet")
         table = work.table()
         some = table.slice(0, min(len(table), 200_000 if name != "R4" else 5_000))
-        matcher = Auto().fit(work.subscriptions())
+        matcher = AutoMatcher().fit(work.subscriptions())
         with session() as spark, watched() as watch:
             cores = spark.sparkContext.defaultParallelism
             events, compiled = (
@@ -153,7 +153,7 @@ def _join(spark: Any, work: Work, place: Path, n_events: int) -> dict[str, Any]:
             times = Times()
         times.add(partial(sink, joined))
     pairs = joined.count()
-    own = Auto().fit(work.subscriptions()).count(work.events(n_events)).sum()
+    own = AutoMatcher().fit(work.subscriptions()).count(work.events(n_events)).sum()
     if pairs != own:
         raise RuntimeError(f"{work.name}: Spark's join finds {pairs} pairs and the matcher {own}")
     return {
@@ -195,7 +195,7 @@ def parts(scale: float) -> dict[str, Any]:
 
 def _lost(subscriptions: Any, events: EventBatch, cut: Any, position: Any, part: Any) -> int:
     """Return how many matches have not exactly one part in common: an event's and a subscription's."""
-    found = Auto().fit(subscriptions).match(events)
+    found = AutoMatcher().fit(subscriptions).match(events)
     held = position * cut.parts + part
     event, visited = cut.parts_of_events(events)
     of_event = visited.reshape(len(events), cut.copies)
@@ -326,10 +326,10 @@ def growth(scale: float) -> list[dict[str, Any]]:
         )
         tables = {"subscriptions": subscriptions, "events": work.table()}
         with folder() as place, session() as spark:
-            made = Made(partial(dict, tables), {"of": n})
-            job = Job(made, recent=max(1, n // 10))
+            made = GeneratedTables(partial(dict, tables), {"of": n})
+            job = RunSettings(made, recent=max(1, n // 10))
             with Progress(disable=True) as progress:
-                records = Run(spark, Checkpoints(place), job, progress, lambda *_: None).do()
+                records = PipelineRun(spark, Checkpoints(place), job, progress, lambda *_: None).do()
         facts = records["match"].facts
         points += [
             {"stage": stage, "size": n, "seconds": round(record.seconds, 2), "matches": facts["matches"]}

@@ -20,12 +20,12 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.cluster.vq import kmeans2
 from scipy.spatial.distance import pdist
 
-from narrowcast import COSTS, Auto, EventBatch, Interest, Locations, SubscriptionSet, Topology
+from narrowcast import COSTS, AutoMatcher, EventBatch, Interest, Locations, SubscriptionSet, Topology
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning import PLANNERS, Partial
 from narrowcast.planning.base import plan_of_flows
-from narrowcast.spark.stages.trial import trials
+from narrowcast.spark.stages.planner_trial import trials
 from narrowcast.workloads import Stocks
 from narrowcast.workloads.stocks import SCHEMA
 
@@ -92,7 +92,7 @@ def stocks(n_events: int) -> tuple[Interest, Topology, Locations]:
     tables = work.tables()
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, work.subscribers(), *work.boxes())
     events = EventBatch.from_arrow(tables["events"], SCHEMA)
-    matches = Auto().fit(subscriptions).match(events)
+    matches = AutoMatcher().fit(subscriptions).match(events)
     topology = Topology.from_table(tables["topology"])
     interest = Interest.of_events(matches, events.event_id, subscriptions)
     return interest, topology, Locations.from_table(tables["locations"], topology)

@@ -41,12 +41,12 @@ from narrowcast.kernels import joint, sessions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import rows_of
 from narrowcast.planning import PLANNERS, Joint
-from narrowcast.planning.sessions.clusters import Points
-from narrowcast.spark.planning.distributed import plan_packed
-from narrowcast.spark.planning.packed import packed
+from narrowcast.planning.sessions.clusters import FlowPoints
+from narrowcast.spark.planning.large_joint import plan_packed
+from narrowcast.spark.planning.packed_interest import packed
 from narrowcast.spark.session import session
 from narrowcast.spark.stages.interest import InterestFrames
-from narrowcast.spark.stages.trial import trials
+from narrowcast.spark.stages.planner_trial import trials
 from narrowcast.workloads import Flows
 
 HERE = Path(__file__).parent
@@ -314,7 +314,7 @@ def million(scale: float) -> dict[str, Any]:
     clock = [time.perf_counter()]
     interest = size.interest(0)
     clock.append(time.perf_counter())
-    points, _ = Points.of(interest)
+    points, _ = FlowPoints.of(interest)
     kinds, _ = points.collapsed()
     distinct, n_points = len(kinds), len(points)
     clock.append(time.perf_counter())

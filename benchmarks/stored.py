@@ -36,8 +36,8 @@ from benchmarks.live import (
 from benchmarks.workloads import make
 
 from narrowcast.broker import NatsServer
-from narrowcast.matching import Auto
-from narrowcast.matching.answers import subscribers_of
+from narrowcast.matching import AutoMatcher
+from narrowcast.matching.match_queries import subscribers_of
 
 #: Events of the peer, which is slower; and a second of those that hardly wait.
 PLAIN, CALM = 400, 1_000.0
@@ -72,7 +72,7 @@ async def publish(url: str, kind: str, n: int, events: int) -> None:
     some = job_of(kind, n).payloads
     work = make("S10", "int", n, len(some))
     subscriptions = work.subscriptions()
-    wants = subscribers_of(Auto().fit(subscriptions).match(work.events()), subscriptions)
+    wants = subscribers_of(AutoMatcher().fit(subscriptions).match(work.events()), subscriptions)
     client = await nats.connect(url, pending_size=1 << 27)
     stream = client.jetstream(publish_async_max_pending=4000)
     begun, many = time.time(), 0

@@ -25,8 +25,8 @@ from benchmarks.sparks import filters_of
 from benchmarks.workloads import Work, make
 
 from narrowcast.spark.session import session
-from narrowcast.spark.streaming.batch import Batch
-from narrowcast.spark.streaming.state import State
+from narrowcast.spark.streaming.interest_state import InterestState
+from narrowcast.spark.streaming.micro_batch import MicroBatch
 from narrowcast.spark.streaming.stream import Stream
 
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def tables(work: Work, place: Path, n: int, batches: int, *, flows: int = 0) -> 
 
 
 def opened(
-    spark: Any, place: Path, work: Work, *, heard: Callable[[Batch], None], limit: int = 1, **more: Any
+    spark: Any, place: Path, work: Work, *, heard: Callable[[MicroBatch], None], limit: int = 1, **more: Any
 ) -> Stream:
     """Return a stream over what `tables` wrote, deliveries into nothing."""
     given = {
@@ -96,7 +96,7 @@ def batches(scale: float) -> dict[str, Any]:
         place = Path(folder)
         tables(work, place, n, 2 * count)
         shape = spark.read.parquet(str(place / "events")).schema
-        seen: list[Batch] = []
+        seen: list[MicroBatch] = []
         stream = opened(spark, place, work, heard=seen.append)
 
         def passing() -> Any:
@@ -145,9 +145,9 @@ def changes(scale: float) -> dict[str, Any]:
         place = Path(folder)
         tables(work, place, n, 4 * CHANGED + WARM)
         texts = filters_of(work)
-        seen: list[Batch] = []
+        seen: list[MicroBatch] = []
 
-        def heard(batch: Batch) -> None:
+        def heard(batch: MicroBatch) -> None:
             seen.append(batch)
             if batch.number >= WARM and batch.number % 4 == 0:
                 ids = rng.choice(len(work.lo), changed, replace=False)
@@ -189,14 +189,14 @@ def state(scale: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, session() as spark:
         place = Path(folder)
         tables(work, place, n, count, flows=FLOWS)
-        seen: list[Batch] = []
+        seen: list[MicroBatch] = []
         kept: dict[str, Any] = {"flow": "topic", "state": str(place / "state")}
         stream = opened(spark, place, work, heard=seen.append, schema=None, **kept)
         stream.start(once=True)
         stream.wait()
         stream.close()
         begin = time.perf_counter()
-        wants = State.read(spark, str(place / "state")).frames().interests.count()
+        wants = InterestState.read(spark, str(place / "state")).frames().interests.count()
         reading = time.perf_counter() - begin
     times = [batch.seconds for batch in seen[WARM:]]
     found = spread(times)
@@ -230,10 +230,10 @@ def backlog(scale: float) -> dict[str, Any]:
         server.make_stream("TICKS")
         for start in range(0, total, 10_000):
             server.fill("TICKS.all", lines[start : start + 10_000])
-        seen: list[tuple[Batch, float]] = []
+        seen: list[tuple[MicroBatch, float]] = []
         source = f"{server.url}/TICKS"
 
-        def heard(batch: Batch) -> None:
+        def heard(batch: MicroBatch) -> None:
             seen.append((batch, time.perf_counter()))
 
         stream = opened(spark, place, work, heard=heard, source=source, limit=limit)

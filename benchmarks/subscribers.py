@@ -30,7 +30,7 @@ from narrowcast.lab.spectral.quality import balance, received
 from narrowcast.model.interest import Interest
 from narrowcast.planning import PLANNERS
 from narrowcast.planning.subscribers.direct import Direct
-from narrowcast.planning.subscribers.portions import in_portions
+from narrowcast.planning.subscribers.direct_portions import in_portions
 from narrowcast.workloads.hotspots import Hotspots
 
 #: The R-tree that is packed all at once.

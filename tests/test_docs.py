@@ -170,7 +170,7 @@ def test_site_is_built_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 #: What else begins like a module: subjects of NATS, and the name of an archive.
-OTHER = {"channel", "flow", "to", "tar"}
+OTHER = {"channel", "flow", "to", "tar", "planners"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])

@@ -12,7 +12,7 @@ from narrowcast.matching import MATCHERS
 from narrowcast.planning import PLANNERS
 from narrowcast.registry import Registry
 from narrowcast.routing import ROUTERS
-from narrowcast.spark.planning.large import LARGE_PLANNERS
+from narrowcast.spark.planning.large_planner import LARGE_PLANNERS
 from narrowcast.workloads import WORKLOADS
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from narrowcast import spark
 from narrowcast.spark import *  # noqa: F403
 from narrowcast.spark import __all__ as __all__
 
@@ -12,6 +13,6 @@ _IN_LAB = {"run_sweep": "narrowcast.lab.spark.sweep", "similarities": "narrowcas
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_LAB:
-        raise AttributeError(f"module 'narrowcast.pipeline' has no attribute {name!r}")
-    return getattr(import_module(_IN_LAB[name]), name)
+    if name in _IN_LAB:
+        return getattr(import_module(_IN_LAB[name]), name)
+    return getattr(spark, name)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker.memory import MemoryTransport
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker.memory_transport import MemoryTransport
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.server.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 
 from narrowcast.broker import Subscriber
 from narrowcast.routing import ChannelRouter
-from narrowcast.routing.choice import router_maker
+from narrowcast.routing.router_parameters import router_maker
 from support.broker import Setting, plan_of, some_events, some_filters, wanted, write_plan_of
 
 if TYPE_CHECKING:

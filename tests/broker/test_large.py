@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker import ControlPlane, Follower, Node, Publisher, Subscriber, SubscriptionIndex, wire
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import InputError
 from support.broker import PATIENCE, SCHEMA, plan_of
 from support.stored import broker, connected, read
@@ -28,10 +28,14 @@ def long_filters(many: int, start: int = 0) -> list[str]:
 
 
 @asynccontextmanager
-async def desk(url: str, prefix: str, *, others: bool = False, learns: bool = False) -> AsyncIterator[Desk]:
+async def desk(
+    url: str, prefix: str, *, others: bool = False, learns: bool = False
+) -> AsyncIterator[ControlPlane]:
     """Run a node with a connection of its own, and return its desk."""
     transport = await NatsTransport.connect(url)
-    made = Desk(transport, Interests(None if learns else SCHEMA), prefix=prefix, others=others)
+    made = ControlPlane(
+        transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, others=others
+    )
     node = Node(transport, made)
     await node.start()
     try:
@@ -100,8 +104,8 @@ def test_a_table_with_more_than_a_subscriber_can_be_told_of(
                 await Subscriber(one, "ann", prefix="table").start()
             ids = await bob.subscribe("price > 1")
             await first.rollout(plan_of({"ann": texts[:3], "bob": ["price > 1"]}, "hash", 2, 1), overlap=0.2)
-            assert (await first.change(wire.Remove("bob", ids))).filters == {}
-            assert len((await first.change(wire.Remove("ann", [0]))).filters) == 2999
+            assert (await first.change(wire.RemoveSubscriptions("bob", ids))).filters == {}
+            assert len((await first.change(wire.RemoveSubscriptions("ann", [0]))).filters) == 2999
             await bob.aclose()
 
     asyncio.run(run())
@@ -112,17 +116,17 @@ def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
     async def run() -> None:
         async with desk(nats_url, "nodes") as first, connected(nats_url) as one:
             for i in range(4):
-                await first.ask(wire.Add(f"s{i}", long_filters(1000, 1000 * i)))
+                await first.ask(wire.AddFilters(f"s{i}", long_filters(1000, 1000 * i)))
             other = Follower(one, prefix="nodes")
             await other.start()
             assert other.interests.rows(-1, 10**9) == first.interests.rows(-1, 10**9)
             # The name is told with each: together that is more than a message holds.
-            await first.ask(wire.Add("n" * 500, [f"price = {i}" for i in range(2200)]))
+            await first.ask(wire.AddFilters("n" * 500, [f"price = {i}" for i in range(2200)]))
             async with asyncio.timeout(PATIENCE):
                 while len(other.interests) < len(first.interests):
                     await asyncio.sleep(0.01)
             assert other.interests.rows(-1, 10**9) == first.interests.rows(-1, 10**9)
-            await first.ask(wire.Add("bob", ["price = 1"]))
+            await first.ask(wire.AddFilters("bob", ["price = 1"]))
             assert len(other.interests) == len(first.interests)
             await other.stop()
 
@@ -151,7 +155,7 @@ def test_long_names_of_publishers_and_the_events_of_others(
                     name = f"{i:03d}" + "q" * 2900
                     # As a client of NATS: ours has shorter subjects.
                     await one._connection.publish(
-                        of.ingress(name, 16), wire.encode(wire.Batch(name, 1, [event]))
+                        of.ingress(name, 16), wire.encode(wire.PublishedBatch(name, 1, [event]))
                     )
                 await desk.publish({"price": 3})
                 await one.flush()
@@ -174,7 +178,7 @@ async def run_node(url: str, folder: Path, prefix: str, stored: bool) -> AsyncIt
             yield node
         return
     async with connected(url) as transport:
-        node = Node(transport, Desk(transport, Interests(SCHEMA), prefix=prefix))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex(SCHEMA), prefix=prefix))
         await node.start()
         yield node
         await node.stop()
@@ -220,7 +224,7 @@ def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, positio
         prefix = f"place{len(position)}"
         async with broker(nats_url, tmp_path, prefix) as node, connected(nats_url) as one:
             desk = node.holding
-            assert isinstance(desk, Desk)
+            assert isinstance(desk, ControlPlane)
             assert desk._positions is not None
             ann = await Subscriber(one, "ann", prefix=prefix).start()
             await ann.aclose()

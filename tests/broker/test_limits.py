@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber
+from narrowcast.broker import ControlPlane, MemoryTransport, Node, Publisher, Subscriber, SubscriptionIndex
 from narrowcast.broker.data.decode import LARGEST, Decoder
-from narrowcast.broker.data.pace import Pace
+from narrowcast.broker.data.rate_limit import PublishRateLimit
 from narrowcast.broker.limits import BrokerLimits
-from narrowcast.broker.storage.quarantine import Quarantine
+from narrowcast.broker.storage.dead_letters import DeadLetters
 from narrowcast.errors import InputError, PaceError, ParameterError
 from support.broker import SCHEMA
 
@@ -63,7 +63,7 @@ def test_limits_that_are_none(words: list[str], reason: str) -> None:
     assert str(refused.value) == reason
 
 
-def refusal(interests: Interests, subscriber: str, *filters: str) -> str:
+def refusal(interests: SubscriptionIndex, subscriber: str, *filters: str) -> str:
     """Return why filters are refused; nothing is left of them."""
     before = (len(interests), interests.schema, interests.of(subscriber))
     with pytest.raises(InputError) as refused:
@@ -75,7 +75,7 @@ def refusal(interests: Interests, subscriber: str, *filters: str) -> str:
 
 
 def test_filters_of_one_together() -> None:
-    interests = Interests(SCHEMA, limits=BrokerLimits(text=100))
+    interests = SubscriptionIndex(SCHEMA, limits=BrokerLimits(text=100))
     interests.add("ann", ["price > 1", "name = 'é'"])  # 25 and 27 bytes
     said = refusal(interests, "ann", "price > 2", "price > 3")
     assert said == (
@@ -88,7 +88,7 @@ def test_filters_of_one_together() -> None:
 
 
 def test_subscriptions_of_one() -> None:
-    interests = Interests(limits=BrokerLimits(subscriptions=3))
+    interests = SubscriptionIndex(limits=BrokerLimits(subscriptions=3))
     interests.add("ann", ["price > 1", "price > 2"])
     fix = "or raise serve --limit subscriptions="
     most = "3 are the most that a subscriber may have"
@@ -108,7 +108,7 @@ def test_subscriptions_of_one() -> None:
 
 
 def test_subscribers_in_all() -> None:
-    interests = Interests(limits=BrokerLimits(subscribers=2))
+    interests = SubscriptionIndex(limits=BrokerLimits(subscribers=2))
     [first] = interests.add("ann", ["price > 1"])
     interests.add("bob", ["price > 1"])
     interests.add("ann", ["price > 2"])
@@ -121,7 +121,7 @@ def test_subscribers_in_all() -> None:
 
 
 def test_attributes_in_all() -> None:
-    interests = Interests(limits=BrokerLimits(attributes=3))
+    interests = SubscriptionIndex(limits=BrokerLimits(attributes=3))
     interests.add("ann", ["a > 1 AND b > 1"])
     assert refusal(interests, "ann", "a > 2", "c > 1 AND d > 1") == (
         "filters name 2 attributes, and 'c' is new; 3 may be named: use those that there are, say by serve "
@@ -130,11 +130,11 @@ def test_attributes_in_all() -> None:
     interests.add("ann", ["c > 1"])
     assert interests.schema.names == ("a", "b", "c")
     given_types = nc.Schema.of({f"a{i}": "double" for i in range(5)})
-    Interests(given_types, limits=BrokerLimits(attributes=1)).add("ann", ["a4 > 1"])
+    SubscriptionIndex(given_types, limits=BrokerLimits(attributes=1)).add("ann", ["a4 > 1"])
 
 
 def test_names_of_attributes() -> None:
-    interests = Interests()
+    interests = SubscriptionIndex()
     assert refusal(interests, "ann", "a > 1", f"{'é' * 128}x > 1") == (
         f"attribute '{'é' * 59} has a name of 257 bytes; the most is 256 where filters say which there are: "
         "shorten it, or say so by serve --schema"
@@ -142,11 +142,11 @@ def test_names_of_attributes() -> None:
     interests.add("ann", [f"{'a' * 256} > 1"])
     assert interests.schema.names == ("a" * 256,)
     given_types = nc.Schema.of({"a" * 257: "double"})
-    Interests(given_types).add("ann", [f"{'a' * 257} > 1"])
+    SubscriptionIndex(given_types).add("ann", [f"{'a' * 257} > 1"])
 
 
 def test_filters() -> None:
-    interests = Interests(limits=BrokerLimits.parse(["bytes=50", "depth=3", "boxes=4"]))
+    interests = SubscriptionIndex(limits=BrokerLimits.parse(["bytes=50", "depth=3", "boxes=4"]))
     assert "a filter of 61 bytes is over the limit of 50" in refusal(interests, "ann", f"name = '{'x' * 52}'")
     assert "is nested 4 deep; the limit is 3" in refusal(interests, "ann", "((((a > 1))))")
     assert "needs 5 boxes, over the limit of 4" in refusal(
@@ -156,7 +156,7 @@ def test_filters() -> None:
 
 
 def test_names() -> None:
-    interests = Interests()
+    interests = SubscriptionIndex()
     assert refusal(interests, "x" * 513, "a > 1").endswith(
         "has a name of 513 bytes; the most is 512: shorten it"
     )
@@ -166,7 +166,7 @@ def test_names() -> None:
 
 def test_what_is_refused_is_not_learnt() -> None:
     """Others are not indexed anew for the sake of a filter that cannot be used."""
-    interests = Interests()
+    interests = SubscriptionIndex()
     interests.add("ann", ["price > 1"])
     change, matcher = interests.change, interests.matcher
     assert "cannot be used" in refusal(interests, "ann", "other > 1", "price = 'dear'")
@@ -203,7 +203,7 @@ LARGE = {
 }
 
 
-def reason_against(interests: Interests, text: str) -> str:
+def reason_against(interests: SubscriptionIndex, text: str) -> str:
     """Let somebody subscribe; return why not, or nothing."""
     try:
         interests.add("ann", [text])
@@ -215,7 +215,7 @@ def reason_against(interests: Interests, text: str) -> str:
 @pytest.mark.parametrize("kind", LARGE)
 def test_large_filters_are_decided_in_time(kind: str) -> None:
     """As they are taken or refused, so are events matched with those that are taken."""
-    interests, begun = Interests(), time.process_time()
+    interests, begun = SubscriptionIndex(), time.process_time()
     assert len(reason_against(interests, LARGE[kind][:65_536])) < 600
     payloads = [b'{"a": 7, "name": "%s", "b": true}' % (b"a" * 100_000)] * 5
     for events, _ in Decoder(interests.schema).decode(payloads).good:
@@ -230,7 +230,7 @@ words = st.sampled_from([*KNOWN.split(" "), *ODD.split(" ")])
 
 @given(st.one_of(st.lists(words, max_size=25).map(" ".join), st.text(max_size=60)))
 def test_any_text_is_taken_or_refused(text: str) -> None:
-    interests = Interests(limits=BrokerLimits(attributes=50))
+    interests = SubscriptionIndex(limits=BrokerLimits(attributes=50))
     why = reason_against(interests, text)
     assert not re.search(r"[\n\r]", why)
     assert interests.of("ann") == ({} if why else {0: text})
@@ -240,8 +240,13 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
 
 def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
     async def run() -> None:
-        transport, kept = MemoryTransport(), Quarantine(tmp_path / "letters.db")
-        node = Node(transport, Desk(transport, Interests(SCHEMA)), pace=Pace(5, 10), quarantine=kept)
+        transport, kept = MemoryTransport(), DeadLetters(tmp_path / "letters.db")
+        node = Node(
+            transport,
+            ControlPlane(transport, SubscriptionIndex(SCHEMA)),
+            pace=PublishRateLimit(5, 10),
+            quarantine=kept,
+        )
         await node.start()
         async with Subscriber(transport, "ann") as ann:
             await ann.subscribe("price >= 0")

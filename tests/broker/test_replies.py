@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker import Desk, Publisher, Subscriber, wire
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.storage.records import Records
+from narrowcast.broker import ControlPlane, Publisher, Subscriber, wire
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.storage.record_subjects import RecordSubjects
 from support.broker import plan_of
 from support.stored import broker, read
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 
-def records_of(node: Node) -> Records:
+def records_of(node: Node) -> RecordSubjects:
     desk = node.holding
-    assert isinstance(desk, Desk)
+    assert isinstance(desk, ControlPlane)
     assert desk._positions is not None
     return desk._positions.records
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from narrowcast.broker.memory import MemoryTransport
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.memory_transport import MemoryTransport
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.transport import Message, Transport, check_subject
 from narrowcast.errors import ParameterError, TransportError
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import narrowcast as nc
-from narrowcast.broker import Connection, Store
-from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker import Connection, SubscriptionStore
+from narrowcast.broker.server.nats_server import NatsServer
 from support.command import outcome, refusal
 from support.live import NARROWCAST, line_with, running
 
@@ -322,7 +322,7 @@ def test_another_broker_is_moved_aside(tmp_path: Path) -> None:
 
 def broker_at(data: Path) -> Path:
     """Make the folder of a broker that has some subscriptions, and return it."""
-    store = Store(data / "subscriptions.db")
+    store = SubscriptionStore(data / "subscriptions.db")
     store.add({n: ("ann", f"n > {n}") for n in range(10_000)})
     store.close()
     return data

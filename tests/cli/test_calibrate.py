@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.cli.settings import measured
-from narrowcast.costs.calibration import Calibration, Point, read_calibration, write_calibration
+from narrowcast.cli.set_option import measured
+from narrowcast.costs.calibration import Calibration, CalibrationPoint, read_calibration, write_calibration
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -54,8 +54,16 @@ def test_no_place(tmp_path: Path) -> None:
 def test_curves_that_fit_badly_are_told_of_before_they_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = [Point(1, 5.0, 0.75, 1.0), Point(4, 1.4, 0.4, 1.0), Point(10, 0.6, 0.3, 1.0)]
-    poor = [Point(1, 5.0, 0.3, 1.0), Point(4, 1.4, 0.1, 1.0), Point(10, 0.6, 0.4, 1.0)]
+    good = [
+        CalibrationPoint(1, 5.0, 0.75, 1.0),
+        CalibrationPoint(4, 1.4, 0.4, 1.0),
+        CalibrationPoint(10, 0.6, 0.3, 1.0),
+    ]
+    poor = [
+        CalibrationPoint(1, 5.0, 0.3, 1.0),
+        CalibrationPoint(4, 1.4, 0.1, 1.0),
+        CalibrationPoint(10, 0.6, 0.4, 1.0),
+    ]
     for points, said in ((good, ""), (poor, "c.json: beta(h) fits badly (R2 0.00): measure longer")):
         write_calibration(Calibration.of(points), tmp_path / "c.json")
         measured({"calibration": tmp_path / "c.json", "h": 8})

@@ -13,7 +13,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.planning.base import delta_between
-from narrowcast.planning.replan import changed
+from narrowcast.planning.replanner import changed
 from narrowcast.workloads.feeds import Feeds
 from support.command import call, document, refusal, table_of
 

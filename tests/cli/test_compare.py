@@ -15,8 +15,8 @@ import narrowcast as nc
 from narrowcast.cli.compare import _routed, _rows, _sent
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
-from narrowcast.spark.stages.compare import Compared, Comparison
-from narrowcast.spark.stages.sendings import Replayed, Sent
+from narrowcast.spark.stages.compare import ComparedMethod, Comparison
+from narrowcast.spark.stages.delivery_results import DeliveryTotals, ReplayResult
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import call, document, refusal, table_of
 
@@ -90,13 +90,13 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", ["links", "messages"])
 def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages"]) -> None:
     gain = 61.94 if unit == "links" else None
-    sent = Sent(360872.4, gain, 303, 900, 243, 29304, router="threshold")
+    sent = DeliveryTotals(360872.4, gain, 303, 900, 243, 29304, router="threshold")
     costs = {"waste": nc.Cost(27.675), "filtering": nc.Cost(9.0)}
     if unit == "links":
         costs["network"] = nc.Cost(943.36, {"improvement_pct": 96.17})
-    row = Compared("hierarchical-rra", 11, 11, costs, 0.15, 0.0, 0.01, 0.6, replayed=sent)
+    row = ComparedMethod("hierarchical-rra", 11, 11, costs, 0.15, 0.0, 0.01, 0.6, replayed=sent)
     names = tuple(sorted(costs, key=["network", "waste", "filtering"].index))
-    head, mine = _rows(Comparison(names, (row,), Replayed(unit, 322, 10960, {}, {})))
+    head, mine = _rows(Comparison(names, (row,), ReplayResult(unit, 322, 10960, {}, {})))
     told = {
         "links": ("network", "gain %", "replayed", "gain %"),
         "messages": ("waste", "replayed", "in vain"),
@@ -104,7 +104,7 @@ def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages
     assert head == ("method", "used", *told[unit], "sec", "MB")
     values = {"links": ("943.36", "96.2", "360,872", "61.9"), "messages": ("27.675", "360,872", "29,304")}
     assert _sent(
-        Comparison(names, (row,), Replayed(unit, 322, 10960, {"hierarchical-rra 11": sent}, {}))
+        Comparison(names, (row,), ReplayResult(unit, 322, 10960, {"hierarchical-rra 11": sent}, {}))
     ) == ("; 322 events sent with the router threshold")
     assert mine == ("hierarchical-rra", "11", *values[unit], "0.01", "0.6")
 
@@ -112,9 +112,9 @@ def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages
 def test_the_table_says_how_large_clusters_are() -> None:
     costs = {"waste": nc.Cost(27.675), "overall": nc.Cost(9.0)}
     rows = (
-        Compared("ideal", costs=costs),
-        Compared("direct", 20, 20, costs, None, 0.0, 0.01, 0.6, balance=1.956),
-        Compared("unicast", None, 0, costs, None, 1.0, 0.01, 0.6),
+        ComparedMethod("ideal", costs=costs),
+        ComparedMethod("direct", 20, 20, costs, None, 0.0, 0.01, 0.6, balance=1.956),
+        ComparedMethod("unicast", None, 0, costs, None, 1.0, 0.01, 0.6),
     )
     head, ideal, direct, unicast = _rows(Comparison(("waste", "overall"), rows))
     assert head == ("method", "used", "largest", "waste", "direct %", "sec", "MB")
@@ -122,7 +122,7 @@ def test_the_table_says_how_large_clusters_are() -> None:
     # Without clusters it says nothing, and what channels cost in all is back.
     assert _rows(Comparison(("waste", "overall"), rows[::2]))[0][:4] == ("method", "used", "waste", "overall")
     on_links = {**costs, "network": nc.Cost(943.36, {"improvement_pct": 96.17})}
-    row = Compared("direct", 20, 20, on_links, None, 0.0, 0.01, 0.6, balance=1.956)
+    row = ComparedMethod("direct", 20, 20, on_links, None, 0.0, 0.01, 0.6, balance=1.956)
     assert "largest" not in _rows(Comparison(("network", "waste"), (row,)))[0]
 
 
@@ -131,7 +131,8 @@ def test_it_is_said_which_rows_have_which_router() -> None:
     by = {"direct": "channels", "ncut": "channels", "hash": "partial", "ideal": None}
     by |= dict.fromkeys(("unicast", "broadcast"), "partial")
     rows = tuple(
-        Compared(name, replayed=Sent(9.0, None, 1, 2, 3, 4, router=router)) for name, router in by.items()
+        ComparedMethod(name, replayed=DeliveryTotals(9.0, None, 1, 2, 3, 4, router=router))
+        for name, router in by.items()
     )
     assert _routed(Comparison((), rows)) == (
         "Each is sent with the router that fits: direct, ncut with channels; the others with partial. "

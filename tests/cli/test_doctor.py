@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import narrowcast.cli.doctor as module
-from narrowcast.cli.doctor import GIB, Check, doctor, examine
+from narrowcast.cli.doctor import GIB, DoctorCheck, doctor, examine
 
 app = typer.Typer()
 app.command()(doctor)
@@ -44,7 +44,7 @@ def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
     return hide
 
 
-def check(name: str) -> Check:
+def check(name: str) -> DoctorCheck:
     """Return one line of the report."""
     return {check.name: check for check in examine()}[name]
 

@@ -12,8 +12,8 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.model.cells import CellGrid
-from narrowcast.routing.choice import router_maker
-from narrowcast.routing.replay import Replay
+from narrowcast.routing.replay import EventReplay
+from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.stages.replay import drawn_publishers
 from support.command import call, document, refusal, table_of
 
@@ -66,12 +66,12 @@ def locally(plan: nc.ChannelPlan, events: pa.Table, router: str, grid: Any = Non
     """What `evaluate` is to say, with nothing of Spark's."""
     people = nc.compile_filters(SCHEMA, FILTERS).subscriptions
     batch = nc.EventBatch.from_arrow(events, SCHEMA)
-    met = nc.Auto().fit(people).match(batch)
+    met = nc.AutoMatcher().fit(people).match(batch)
     who = nc.Matches.from_pairs(met.rows(), people.subscriber[met.index], len(batch))
     kept = np.flatnonzero(who.counts())
     who, ids = who.take(kept), batch.event_id[kept]
     network = nc.Network(LINKS, locations=nc.Locations.from_table(PLACES, LINKS))
-    again = Replay(network, drawn_publishers(ids, np.arange(13)), who, people.subscribers)
+    again = EventReplay(network, drawn_publishers(ids, np.arange(13)), who, people.subscribers)
     flow = np.zeros(len(kept), np.int64)
     if grid is None:
         every = np.ones((1, plan.n_channels))

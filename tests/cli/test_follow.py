@@ -11,7 +11,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli.follow import line_of
-from narrowcast.spark.streaming.follow import Followed
+from narrowcast.spark.streaming.follow import FollowProgress
 from support.command import call, refusal
 from support.stream import Place
 
@@ -155,5 +155,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_line_has_what_there_is() -> None:
-    done = Followed(7, 1200, 0, 0, 3, 123456.7, 0, 0, {}, 0.1)
+    done = FollowProgress(7, 1200, 0, 0, 3, 123456.7, 0, 0, {}, 0.1)
     assert line_of(done) == "batch 7: 1,200 changes, 0 ignored; 3 channels, overall cost 123,457; rows +0 -0"

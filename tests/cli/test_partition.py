@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.cli.partition import _changes
-from narrowcast.matching.partition import Adapted, read_partitions
+from narrowcast.matching.partition import AdaptedParts, read_partitions
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None
 
 def test_changes_are_told() -> None:
     parts: Any = None
-    told = _changes(Adapted(parts, 0, 1.1, 1.1, 0.0))
+    told = _changes(AdaptedParts(parts, 0, 1.1, 1.1, 0.0))
     assert (told["before"], told["after"], told["even"], told["fresh"]) == (1.1, 1.1, True, None)
     assert told["done"] == "nothing"
-    told = _changes(Adapted(parts, 2, 3.0, 1.3, 0.2, fresh=0.4))
+    told = _changes(AdaptedParts(parts, 2, 3.0, 1.3, 0.2, fresh=0.4))
     assert (told["done"], told["anew"], told["even"]) == ("some branches cut anew", False, False)
-    told = _changes(Adapted(parts, 1, 3.0, 1.2, 0.4, fresh=0.4, anew=True))
+    told = _changes(AdaptedParts(parts, 1, 3.0, 1.2, 0.4, fresh=0.4, anew=True))
     assert (told["done"], told["anew"], told["even"]) == ("parts made anew", True, True)
 
 

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli.settings import parameters
+from narrowcast.cli.set_option import parameters
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.planning.base import plan_of_subscribers
-from narrowcast.spark.stages.collection import to_interest
-from narrowcast.spark.streaming.state import State
+from narrowcast.spark.stages.interest_collection import to_interest
+from narrowcast.spark.streaming.interest_state import InterestState
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ DELIVERIES = "flow string, subscribers array<string>"
 @pytest.mark.slow
 def test_state(spark: SparkSession, tmp_path: Path) -> None:
     folder, out = str(tmp_path / "state"), tmp_path / "plan"
-    state = State(spark, folder, half_life=60, every=2)
+    state = InterestState(spark, folder, half_life=60, every=2)
     words = ("--state", folder, "--method", "hash", "--channels", "2")
     said = refusal("plan", *words, "--out", out)
     assert said == f"the state in {folder} has no flows yet; let the stream go on first"
@@ -323,7 +323,7 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
     schema, edges = nc.Schema.of({"price": "int"}), {"price": [10, 20]}
     for name, types in (("typed", schema), ("plain", None)):
         folder, out = str(tmp_path / name), tmp_path / f"{name}-plan"
-        state = State(spark, folder, space="cells", grid=edges, schema=types)
+        state = InterestState(spark, folder, space="cells", grid=edges, schema=types)
         rows = [("0", ["ann"]), ("2", ["ann", "bob"])]
         state.add(spark.createDataFrame(rows, DELIVERIES), 0)
         document("plan", "--state", folder, "--method", "per-flow", "--out", out)
@@ -334,9 +334,9 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
         found, said = document("evaluate", out, "--state", folder)
         assert (said, waste(found, "per-flow")) == ("", 0)
     other = str(tmp_path / "other")
-    State(spark, other, space="cells", grid={"price": [10]})
+    InterestState(spark, other, space="cells", grid={"price": [10]})
     assert "are of another grid, over price" in refusal("evaluate", out, "--state", other)
-    topics = State(spark, str(tmp_path / "topics"))
+    topics = InterestState(spark, str(tmp_path / "topics"))
     topics.add(spark.createDataFrame(SEEN, DELIVERIES), 0)
     said = refusal("evaluate", out, "--state", topics.folder)
     assert said.startswith("the plan's flows are cells, and those of the inputs topics; ")

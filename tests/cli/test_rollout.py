@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def test_a_broker_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
     async def run(*since: int) -> None:
         broker = await NatsTransport.connect(server.url)
-        order = wire.Rollout("/plan")
+        order = wire.RolloutRequest("/plan")
         asked = asyncio.create_task(_rollout(Login([server.url], "", "", None), order, "nc", []))
         for number in since:
             await asyncio.sleep(0.3)
-            await broker.publish("nc.beats", wire.encode(wire.Beat(number, 1)))
+            await broker.publish("nc.beats", wire.encode(wire.Heartbeat(number, 1)))
         try:
             await asked
         finally:

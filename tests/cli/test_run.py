@@ -18,7 +18,7 @@ from narrowcast.cli import run as module
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import NarrowcastError
-from narrowcast.report.job import PICTURES as CHARTS
+from narrowcast.report.run_report import PICTURES as CHARTS
 from narrowcast.spark.checkpoint import RECORDS, workshop
 from narrowcast.workloads import Stocks
 from support.command import call, document, refusal, table_of

@@ -13,8 +13,8 @@ import pytest
 import narrowcast as nc
 from narrowcast.errors import ParameterError
 from narrowcast.spark.streaming.backlog import Lag
-from narrowcast.spark.streaming.batch import Batch
-from narrowcast.spark.streaming.metrics import Metrics
+from narrowcast.spark.streaming.metrics import StreamMetrics
+from narrowcast.spark.streaming.micro_batch import MicroBatch
 from support.command import call, document, refusal
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def test_bad_options(words: list[str], message: str, given: list[str | Path], tm
 
 
 def test_metrics_are_served() -> None:
-    with Metrics.serve("localhost:0") as metrics:
-        metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5))
+    with StreamMetrics.serve("localhost:0") as metrics:
+        metrics.add(MicroBatch(0, 1000, 1, 400, 2500, 3, None, 0.5))
         metrics.see(Lag(7, "messages", 2, 12.5))
-        metrics.add(Batch(1, 500, 0, 100, 300, 4, None, 0.25))
+        metrics.add(MicroBatch(1, 500, 0, 100, 300, 4, None, 0.25))
         with urllib.request.urlopen(f"http://localhost:{metrics.port}/metrics") as answer:
             text = answer.read().decode()
     for line in ("events_total 1500.0", "rejected_total 1.0", "matches_total 2800.0", "batches_total 2.0"):
@@ -99,5 +99,5 @@ def test_metrics_are_served() -> None:
         "batch_events 500.0",
     ):
         assert f"narrowcast_{line}" in text
-    with pytest.raises(ParameterError, match="name another port"), Metrics.serve("nowhere.invalid:1"):
+    with pytest.raises(ParameterError, match="name another port"), StreamMetrics.serve("nowhere.invalid:1"):
         pass

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from narrowcast.costs.calibration import (
     Calibration,
-    Curve,
-    Point,
-    Reading,
+    CalibrationPoint,
+    CostCurve,
+    ReceiverReading,
     fitted,
     read_calibration,
     solved,
@@ -28,14 +28,17 @@ from narrowcast.errors import InputError, ParameterError
 PAIRS = [(1.0, 0.0), (0.0, 1.0), (0.5, 1.0), (3.0, 0.25)]
 COSTS = st.floats(0.01, 100)
 CALIBRATION = Calibration.of(
-    [Point(h, 0.5 + 2 / h, 1 + 4 / h, 0.99, 10 * h, h) for h in (1, 2, 8)], seed=4, seconds=1.5, flows=8
+    [CalibrationPoint(h, 0.5 + 2 / h, 1 + 4 / h, 0.99, 10 * h, h) for h in (1, 2, 8)],
+    seed=4,
+    seconds=1.5,
+    flows=8,
 )
 
 
-def readings(alpha: float, beta: float, scale: float, h: int = 8) -> list[Reading]:
+def readings(alpha: float, beta: float, scale: float, h: int = 8) -> list[ReceiverReading]:
     """Return what equation 9 says of some rates."""
     return [
-        Reading(
+        ReceiverReading(
             h, scale * one, scale * two, 1e-6 * scale * ((one + two) * alpha + one * beta), packets=7, lost=2
         )
         for one, two in PAIRS
@@ -54,7 +57,9 @@ def test_equation_9_gives_back_what_was_put_in(alpha: float, beta: float, scale:
 def test_equation_9_by_hand() -> None:
     # 30 % for 10,000 messages that are heard, 10 % for as many that are dropped, 25 % for half of each.
     # In ten thousands a second the normal equations are 3 a + 1.5 b = 0.65 and 1.5 a + 1.25 b = 0.425.
-    point = solved([Reading(1, 1e4, 0, 0.3), Reading(1, 0, 1e4, 0.1), Reading(1, 5e3, 5e3, 0.25)])
+    point = solved(
+        [ReceiverReading(1, 1e4, 0, 0.3), ReceiverReading(1, 0, 1e4, 0.1), ReceiverReading(1, 5e3, 5e3, 0.25)]
+    )
     a, b = np.linalg.solve([[3, 1.5], [1.5, 1.25]], [0.65, 0.425])
     assert point.alpha == pytest.approx(100 * a)
     assert point.beta == pytest.approx(100 * b)
@@ -63,7 +68,7 @@ def test_equation_9_by_hand() -> None:
 
 def test_a_cost_is_never_below_zero() -> None:
     # Dropping took more than hearing: by chance, and no reason for a flow filter that gains time.
-    point = solved([Reading(1, 1e4, 0, 0.1), Reading(1, 0, 1e4, 0.2)])
+    point = solved([ReceiverReading(1, 1e4, 0, 0.1), ReceiverReading(1, 0, 1e4, 0.2)])
     assert point.beta == 0
     assert point.alpha == pytest.approx(15)
     curve = fitted([1, 2, 4], [1.0, 2.0, 3.0])
@@ -96,9 +101,9 @@ def test_what_cannot_be_solved() -> None:
     with pytest.raises(ParameterError, match="solve those of one h at a time"):
         solved([])
     with pytest.raises(ParameterError, match="solve those of one h at a time"):
-        solved([Reading(1, 1, 0, 1), Reading(2, 0, 1, 1)])
+        solved([ReceiverReading(1, 1, 0, 1), ReceiverReading(2, 0, 1, 1)])
     with pytest.raises(ParameterError, match="at least two proportions of the two sessions"):
-        solved([Reading(1, 1, 1, 1), Reading(1, 2, 2, 1)])
+        solved([ReceiverReading(1, 1, 1, 1), ReceiverReading(1, 2, 2, 1)])
     with pytest.raises(ParameterError, match=r"a curve over h = \[8\] has no slope"):
         fitted([8, 8], [1, 1])
 
@@ -161,4 +166,4 @@ def test_no_file(tmp_path: Path) -> None:
 def test_r2_of_what_does_not_differ() -> None:
     for costs in ([3.0, 3.0, 3.0], [0.0, 0.0, 0.0]):
         assert math.isfinite(fitted([1, 2, 4], costs).r2)
-    assert fitted([1, 2], [0.0, 0.0]) == Curve(0, 0, 1)
+    assert fitted([1, 2], [0.0, 0.0]) == CostCurve(0, 0, 1)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs import COSTS
-from narrowcast.costs.forest import Closure, Forest
 from narrowcast.costs.network import Network
+from narrowcast.costs.shortest_paths import NodeDistances, ShortestPathForest
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
@@ -66,7 +66,7 @@ def test_golden_vectors(golden: tuple[Topology, list[int], Matches]) -> None:
 def test_little_room_changes_nothing(golden: tuple[Topology, list[int], Matches], rows: int) -> None:
     topology, roots, sets = golden
     whole, small = Network(topology), Network(topology)
-    small._forest = Forest(topology, room=rows * topology.n_nodes * 20)
+    small._forest = ShortestPathForest(topology, room=rows * topology.n_nodes * 20)
     assert small._forest.rows == rows
     for _ in range(2):
         np.testing.assert_array_equal(small.unicast(roots, sets), whole.unicast(roots, sets))
@@ -84,7 +84,7 @@ def test_little_room_for_distances() -> None:
     sets = sets_of(*(kinds[i] for i in rng.integers(0, 7, 50)))
     roots = rng.integers(0, 200, 50)
     whole, small = (Network(topology, multicast="alm", publishers=[3, 50, 190]) for _ in range(2))
-    small._closure = Closure(topology, room=8 * 13**2)
+    small._closure = NodeDistances(topology, room=8 * 13**2)
     assert small._closure.limit == 13
     np.testing.assert_allclose(small.multicast(roots, sets), whole.multicast(roots, sets), rtol=1e-12)
     np.testing.assert_allclose(small.mean_multicast(sets), whole.mean_multicast(sets), rtol=1e-12)

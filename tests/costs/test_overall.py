@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs.base import COSTS
-from narrowcast.costs.growth import GROWTHS, Table, growth_of
-from narrowcast.costs.local import Local, Topic
+from narrowcast.costs.growth import GROWTHS, MeasuredGrowth, growth_of
+from narrowcast.costs.local_changes import LocalChanges, TopicCost
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
@@ -71,11 +71,11 @@ def test_vectors(case: dict[str, Any]) -> None:
 def test_vectors_of_local_changes(delta: dict[str, Any]) -> None:
     case = CASES[delta["case"]]
     direct, topics, members = (np.array(case[name]) for name in ("D", "CT", "CS"))
-    frequency, local = np.array(case["f"]), Local(model_of(delta["cost"]))
+    frequency, local = np.array(case["f"]), LocalChanges(model_of(delta["cost"]))
     size, size_c, flows = direct.sum(axis=0), members.sum(axis=1), topics.sum(axis=1)
 
-    def topic(t: int) -> Topic:
-        return Topic(frequency[t], int(size[t]))
+    def topic(t: int) -> TopicCost:
+        return TopicCost(frequency[t], int(size[t]))
 
     add = delta["add"]
     found = local.add(
@@ -109,8 +109,8 @@ def test_vectors_of_local_changes(delta: dict[str, Any]) -> None:
 
 
 def test_examples_of_the_text() -> None:
-    local = Local(Overall())
-    topic = Topic(0.1, 5000)
+    local = LocalChanges(Overall())
+    topic = TopicCost(0.1, 5000)
     worth = local.worth(topic, members=10_000, flows=5)
     assert worth == pytest.approx(TEXT["thr_add(f=0.1,|Sc|=10000)"])
     for common in (910, 911):
@@ -128,12 +128,12 @@ def test_examples_of_the_text() -> None:
         assert found == pytest.approx(TEXT[f"delta_merge a=.1 common={common}"])
     # Of twelve flows of frequency 0.1 more than two must be wanted for a cluster to be worth joining.
     for wanted, gain in ((2, False), (3, True)):
-        change = local.join([Topic(0.1, 9)] * wanted, members=50, frequency=1.2)
+        change = local.join([TopicCost(0.1, 9)] * wanted, members=50, frequency=1.2)
         assert (change < -1e-9) == gain
     assert TEXT["thr_subscribe(a=.1,|Tc|=12)"] == 2
 
 
-growths = st.sampled_from(["linear", "log", "sqrt", Table([1, 4, 9], [2.0, 5.0, 20.0])])
+growths = st.sampled_from(["linear", "log", "sqrt", MeasuredGrowth([1, 4, 9], [2.0, 5.0, 20.0])])
 
 
 @st.composite
@@ -238,7 +238,7 @@ def test_bad_parameters(given: dict[str, Any], said: str) -> None:
 )
 def test_bad_tables(sizes: list[float], costs: list[float]) -> None:
     with pytest.raises(ParameterError):
-        Table(sizes, costs)
+        MeasuredGrowth(sizes, costs)
 
 
 @pytest.mark.parametrize("name", GROWTHS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from narrowcast.kernels.trees import distance_sums, spanning_costs, tree_costs, tree_means
 from narrowcast.model.matches import Matches
-from narrowcast.model.topology import Topology, Trees
+from narrowcast.model.topology import ShortestPathTrees, Topology
 
 Sets = list[list[int]]
 
@@ -36,7 +36,7 @@ def rows(sets: Sets) -> Matches:
     return Matches.from_pairs(owner, list(itertools.chain(*sets)), len(sets))
 
 
-def pruned(trees: Trees, row: int, members: list[int]) -> float:
+def pruned(trees: ShortestPathTrees, row: int, members: list[int]) -> float:
     """The links of all paths, put together in a set."""
     links = set()
     for node in members:

@@ -21,7 +21,7 @@ from typing import Any
 from faults.journal import Handed, Journal, path_of
 from faults.load import Load
 from narrowcast.broker import Event, Publisher, Subscriber
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import NarrowcastError, TransportError
 
 log = logging.getLogger("faults")

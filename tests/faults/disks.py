@@ -136,10 +136,10 @@ def kept(folder: Path, load: Load, *, bad: int = 50, full: float = FULL) -> Full
 
 def _letters(data: Path) -> list[object]:
     """Return the dead letters of a broker."""
-    from narrowcast.broker.storage.quarantine import Quarantine
+    from narrowcast.broker.storage.dead_letters import DeadLetters
     from narrowcast.cli.dead_letters import FILE
 
-    letters = Quarantine(data / FILE)
+    letters = DeadLetters(data / FILE)
     try:
         return list(letters.read(most=1 << 20))
     finally:

@@ -67,20 +67,20 @@ class Answers:
 
 async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: str, rate: str) -> None:
     """Send events and control messages; what publishers send is known to be stored."""
-    from narrowcast.broker.clients.asking import Asking
-    from narrowcast.broker.nats import NatsTransport
-    from narrowcast.broker.storage.records import Records
-    from narrowcast.broker.storage.streams import Streams, error_of
+    from narrowcast.broker.clients.request_client import RequestClient
+    from narrowcast.broker.nats_transport import NatsTransport
+    from narrowcast.broker.storage.record_subjects import RecordSubjects
+    from narrowcast.broker.storage.streams import EventStreams, error_of
     from narrowcast.broker.wire import Subjects
 
     rng = random.Random(f"{seed} messages")
     transport = await NatsTransport.connect(url)
-    asking = Asking(transport, "nc.answer.fuzzer")
+    asking = RequestClient(transport, "nc.answer.fuzzer")
     await asking.start()
-    streams = Streams(transport, Subjects("nc"))
+    streams = EventStreams(transport, Subjects("nc"))
     await streams.start()
     rows = [(each.subject, each.payload) async for each in streams.newest(streams.at, "nc.at.store.*")]
-    known = Records.found("nc", rows)
+    known = RecordSubjects.found("nc", rows)
     assert known is not None
     left = ["in"] * int(n_ingress) + ["control"] * int(n_control)
     rng.shuffle(left)
@@ -146,11 +146,11 @@ def openapi(seed: str, many: str, to: str) -> None:
     import requests
     import schemathesis
 
-    from narrowcast.broker import Desk, Interests, MemoryTransport, Node
+    from narrowcast.broker import ControlPlane, MemoryTransport, Node, SubscriptionIndex
     from narrowcast.web.api import make_api
 
     transport = MemoryTransport()
-    api = make_api(Node(transport, Desk(transport, Interests())), transport)
+    api = make_api(Node(transport, ControlPlane(transport, SubscriptionIndex())), transport)
     description = schemathesis.openapi.from_dict(api.openapi())
     operations: list[Any] = [made.ok() for made in description.get_all_operations()]  # type: ignore[union-attr]
     # What streams for ever is none of it.

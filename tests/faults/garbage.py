@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.storage.records import Records
+from narrowcast.broker.storage.record_subjects import RecordSubjects
 
 #: Names that are nobody's, and texts that are odd in some way.
 ODD = ("", "\x00", "fuzz", "a.b", "*", ">", "é" * 40, "x" * 600, "../..", "'; DROP TABLE", "%00", "💥")
@@ -97,13 +97,13 @@ def ingress(rng: random.Random) -> Sent:
     if kind == 3:  # a batch, as publishers send it
         rows = [row for row in (payload(rng) for _ in range(rng.randrange(1, _MANY))) if len(row[0]) < _LONG]
         flags = [bad for _, bad in rows]
-        batch = wire.Batch(
+        batch = wire.PublishedBatch(
             name, rng.randrange(1 << 62), [some for some, _ in rows], rng.choice([0.0, -1.0, 1e300])
         )
         known = None if None in flags else sum(map(bool, flags))
         return Sent(of.ingress(name, 16), wire.encode(batch), len(rows), known)
     if kind == 4:  # one that claims to be another's
-        batch = wire.Batch("p0", rng.randrange(1 << 62), [b"{}"] * rng.randrange(3))
+        batch = wire.PublishedBatch("p0", rng.randrange(1 << 62), [b"{}"] * rng.randrange(3))
         return Sent(of.ingress(name, 16), wire.encode(batch), 1, 1)
     odd = rng.choice([
         b"\x93" + _bytes(rng),
@@ -128,7 +128,7 @@ def position(rng: random.Random, store: str) -> bytes:
     return b" ".join([read, rng.choice([b"", b"0" * 16, store.encode(), store.encode()]), had])
 
 
-def control(rng: random.Random, epoch: int, records: Records, store: str) -> Sent:
+def control(rng: random.Random, epoch: int, records: RecordSubjects, store: str) -> Sent:
     """Return something where subscribers, nodes and those who run the broker speak, by all they know.
 
     What is well-formed is of nobody who is there, so that who wants what stays as it is.
@@ -152,15 +152,15 @@ def control(rng: random.Random, epoch: int, records: Records, store: str) -> Sen
                           {"type": "listening", "subscriber": name, "epoch": "", "channels": 1}])  # fmt: skip
         return Sent(rng.choice([of.ask(name), of.orders, of.beats, of.changes]), msgspec.msgpack.encode(odd))
     asked: Any = {
-        3: wire.Add(name, [rng.choice(FILTERS) for _ in range(rng.randrange(3))]),
-        4: wire.Remove(name, [abs(n) % (1 << 62) for n in many]),
-        5: wire.Listening(
+        3: wire.AddFilters(name, [rng.choice(FILTERS) for _ in range(rng.randrange(3))]),
+        4: wire.RemoveSubscriptions(name, [abs(n) % (1 << 62) for n in many]),
+        5: wire.ChannelsJoined(
             name, rng.choice([epoch, epoch + 1, -1, 1 << 40]), [n % 10_000 - 100 for n in many]
         ),
-        6: wire.Report(
+        6: wire.SubscriberReport(
             name, [1] * rng.choice([0, 15, 16]), rng.choice([0.0, float("inf"), float("nan")]), 1, -5, 0
         ),
-        7: wire.Replay(
+        7: wire.ReplayRequest(
             name,
             rng.choice([0, -1, 1 << 62]),
             rng.choice(["", "x", "0" * 16, "g" * 16, "*"]),
@@ -174,7 +174,9 @@ def control(rng: random.Random, epoch: int, records: Records, store: str) -> Sen
         plan = rng.choice(["", "/nowhere", "\x00", "/etc", "x" * 5000])
         return Sent(
             of.orders,
-            wire.encode(wire.Rollout(plan, None, rng.choice([0.0, -1.0, 1e9]), rng.choice([0.0, 2.0]))),
+            wire.encode(
+                wire.RolloutRequest(plan, None, rng.choice([0.0, -1.0, 1e9]), rng.choice([0.0, 2.0]))
+            ),
         )
     return Sent(of.ask(name), wire.encode(wire.Hello(name, rng.choice(ODD))))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.load import Load
 from faults.processes import Client
 from narrowcast.broker import NatsServer
-from narrowcast.broker.security.permissions import Guard
+from narrowcast.broker.security.permissions import PermissionGuard
 from narrowcast.broker.security.users import UsersFile
 from narrowcast.broker.wire import Subjects
 
@@ -43,7 +43,7 @@ class Reloads:
 def reloaded(folder: Path, load: Load, *, times: int = TIMES) -> Reloads:
     """Let users have other channels again and again, while they are connected from another process."""
     folder.mkdir(parents=True, exist_ok=True)
-    guard = Guard(UsersFile(load.write_users(folder / "users.json")), Subjects("nc"))
+    guard = PermissionGuard(UsersFile(load.write_users(folder / "users.json")), Subjects("nc"))
     people = list(load.filters)
     with ExitStack() as stack:
         server = stack.enter_context(NatsServer(folder / "nats", users=guard.lines()))
@@ -56,7 +56,7 @@ def reloaded(folder: Path, load: Load, *, times: int = TIMES) -> Reloads:
     return Reloads(len(people), seconds, lost)
 
 
-async def _changed(guard: Guard, people: list[str], times: int) -> list[float]:
+async def _changed(guard: PermissionGuard, people: list[str], times: int) -> list[float]:
     """Change the channels of all so often, and return how long each took."""
     number = {name: i for i, name in enumerate(people)}
     took = []

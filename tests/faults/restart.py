@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import narrowcast as nc
 from faults.processes import Broker
 from narrowcast.broker import Publisher, Subscriber
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.nats_transport import NatsTransport
 
 #: The attributes of events, and the highest value of each.
 ATTRIBUTES, HIGHEST = 4, 10_000

@@ -14,7 +14,7 @@ import httpx
 from faults.load import OPERATOR, STRANGER, Load
 from faults.setting import Run, Setting
 from narrowcast.broker import wire
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.transport import Message
 from narrowcast.errors import NarrowcastError, TransportError
 from support.strangers import CLOSED, MUTE
@@ -125,8 +125,8 @@ class Stranger:
     async def _forge(self, eve: NatsTransport) -> None:
         """Publish as a node, as another, and to the server's own doors, with answers to herself."""
         frame = wire.encode(wire.Frame(-1, time.time(), [("forged", 1)], bytes(8), [b'{"price": 50}']))
-        batch = wire.encode(wire.Batch("p0", 1, [b'{"price": 50}']))
-        order = wire.encode(wire.Remove(_VICTIM, list(range(100))))
+        batch = wire.encode(wire.PublishedBatch("p0", 1, [b'{"price": 50}']))
+        order = wire.encode(wire.RemoveSubscriptions(_VICTIM, list(range(100))))
         for subject in MUTE:
             where = subject.replace("ann", STRANGER).replace("bob", _VICTIM)
             for payload in (frame, batch, order):

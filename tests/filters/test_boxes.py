@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from narrowcast import Limits, Schema, compile_filters
-from narrowcast.filters.compiler import Compiler
+from narrowcast import FilterLimits, Schema, compile_filters
+from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL
 from narrowcast.model.subscriptions import SubscriptionSet
 
@@ -23,7 +23,7 @@ SCHEMA = Schema.of(
 )
 
 
-def compiled(text: str, limits: Limits | None = None) -> SubscriptionSet:
+def compiled(text: str, limits: FilterLimits | None = None) -> SubscriptionSet:
     return compile_filters(SCHEMA, [text], limits=limits, strict=True).subscriptions
 
 
@@ -136,7 +136,7 @@ def test_past_that_one_side_stays_a_check_on_candidates() -> None:
 
 
 def test_a_limit_can_be_raised() -> None:
-    subscriptions = compiled(lists(100, 9), Limits(expand=900))
+    subscriptions = compiled(lists(100, 9), FilterLimits(expand=900))
     assert len(subscriptions.boxes) == 900
     assert subscriptions.boxes.exact.all()
 
@@ -154,13 +154,15 @@ def test_an_or_that_nothing_bounds_is_refused_past_the_limit() -> None:
     text = " OR ".join(f"(volume = {i} AND flag) OR price > {i} AND flag = FALSE" for i in range(3))
     assert len(compiled(text).boxes) == 6
     unbounded = " OR ".join(f"(volume = {i} AND price = {i}) OR name = 'n{i}'" for i in range(600))
-    (reason,) = compile_filters(SCHEMA, [unbounded], limits=Limits(boxes=500)).rejected["reason"].to_pylist()
+    (reason,) = (
+        compile_filters(SCHEMA, [unbounded], limits=FilterLimits(boxes=500)).rejected["reason"].to_pylist()
+    )
     assert reason == (
         "needs 1,200 boxes, over the limit of 500, and no attribute is bounded in all of its alternatives; "
         "split it into several subscriptions or raise the limit `boxes`"
     )
     with pytest.raises(AssertionError):
-        assert len(compiled(unbounded, Limits(boxes=1_200)).boxes) > 1_200
+        assert len(compiled(unbounded, FilterLimits(boxes=1_200)).boxes) > 1_200
 
 
 def test_an_exponential_normal_form_is_not_expanded() -> None:
@@ -198,9 +200,9 @@ def test_alternatives_are_multiplied_out_rather_than_left_without_bounds() -> No
 
 def test_shapes_past_the_memory_set_aside_give_the_same_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" OR ".join(["volume > 1"] * (1 + i % 5)) + f" OR price = {i}" for i in range(60)] + ["price >"]
-    whole = Compiler(SCHEMA).compile(texts)
+    whole = FilterCompiler(SCHEMA).compile(texts)
     monkeypatch.setattr("narrowcast.filters.compiler._TOKENS", 40)
-    parts = Compiler(SCHEMA).compile(texts)
+    parts = FilterCompiler(SCHEMA).compile(texts)
     assert whole.errors == parts.errors == {60: "does not parse: something is missing at column 7"}
     for column in ("owner", "indptr", "attribute", "lo", "hi", "exact"):
         assert getattr(whole.boxes, column).tolist() == getattr(parts.boxes, column).tolist()
@@ -210,7 +212,7 @@ def test_the_cache_makes_it_at_least_three_times_as_fast() -> None:
     texts = [f"price > {i}.25 AND volume <= {i * 7} AND name = 'S{i % 100}'" for i in range(4_000)]
 
     def seconds(*, cache: bool) -> float:
-        compiler = Compiler(SCHEMA, cache=cache)
+        compiler = FilterCompiler(SCHEMA, cache=cache)
         start = time.process_time()
         compiler.compile(texts)
         return time.process_time() - start

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from narrowcast import EventBatch, Limits, Scan, Schema, compile_filters
-from narrowcast.filters.compiler import Compiler
+from narrowcast import EventBatch, FilterLimits, Scan, Schema, compile_filters
+from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.model import keys
 from support.filters import TYPES, events, filters, schemas
 from support.reference import found, reference
@@ -43,7 +43,7 @@ def test_boxes_and_checks_equal_the_reference(case: tuple[Schema, list[str], pa.
 @given(cases())
 def test_tight_limits_change_the_boxes_but_not_the_matches(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, table = case
-    compiled = compile_filters(schema, texts, limits=Limits(expand=1, boxes=2))
+    compiled = compile_filters(schema, texts, limits=FilterLimits(expand=1, boxes=2))
     kept = compiled.subscriptions.subscription_id
     batch = EventBatch.from_arrow(table, schema)
     got = [kept[m].tolist() for m in Scan().fit(compiled.subscriptions).match(batch)]
@@ -55,8 +55,8 @@ def test_tight_limits_change_the_boxes_but_not_the_matches(case: tuple[Schema, l
 @given(cases())
 def test_the_cache_changes_nothing(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, _ = case
-    with_cache = Compiler(schema).compile(texts * 2).boxes
-    without = Compiler(schema, cache=False).compile(texts * 2).boxes
+    with_cache = FilterCompiler(schema).compile(texts * 2).boxes
+    without = FilterCompiler(schema, cache=False).compile(texts * 2).boxes
     for column in ("owner", "indptr", "attribute", "lo", "hi", "exact"):
         np.testing.assert_array_equal(getattr(with_cache, column), getattr(without, column))
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Schema
 from narrowcast.errors import FilterError, InputError, SchemaError
-from narrowcast.filters.explain import Explanation, Subscription, render
-from narrowcast.filters.limits import Limits
+from narrowcast.filters.explain import Explanation, ParsedFilter, render
+from narrowcast.filters.limits import FilterLimits
 from support.filters import events, filters, schemas
 from support.reference import reference
 
 
 def explain(text: str, event: dict[str, Any], types: dict[str, str] | None = None) -> Explanation:
-    return Subscription.parse(text).explain(event, None if types is None else Schema.of(types))
+    return ParsedFilter.parse(text).explain(event, None if types is None else Schema.of(types))
 
 
 OUTCOMES: list[tuple[str, dict[str, Any], bool | None]] = [
@@ -81,7 +81,7 @@ OUTCOMES: list[tuple[str, dict[str, Any], bool | None]] = [
 def test_a_filter_is_true_false_or_null(text: str, event: dict[str, Any], holds: bool | None) -> None:
     found = explain(text, event)
     assert found.holds is holds
-    assert Subscription.parse(text).matches(event) is (holds is True)
+    assert ParsedFilter.parse(text).matches(event) is (holds is True)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -91,7 +91,7 @@ def test_a_filter_matches_what_the_reference_says(data: Any) -> None:
     texts = data.draw(st.lists(filters(schema), min_size=1, max_size=4))
     table = data.draw(events(schema, size=3))
     wanted = reference(schema, texts, table)
-    parsed = [Subscription.parse(text) for text in texts]
+    parsed = [ParsedFilter.parse(text) for text in texts]
     for event, row in enumerate(table.to_pylist()):
         assert [i for i, one in enumerate(parsed) if one.matches(row, schema)] == wanted[event]
 
@@ -159,7 +159,7 @@ RENDERED = [
 
 @pytest.mark.parametrize(("text", "shown"), RENDERED)
 def test_a_predicate_is_shown_as_it_was_meant(text: str, shown: str) -> None:
-    one = Subscription.parse(text)
+    one = ParsedFilter.parse(text)
     assert render(one.node, one.literals) == shown
 
 
@@ -167,8 +167,8 @@ def test_a_predicate_is_shown_as_it_was_meant(text: str, shown: str) -> None:
     "text", ["a = 0.1F", "a = CAST(0.1 AS FLOAT)", "a = 0.1D", "a = CAST(5 AS DOUBLE)", "`odd name` = 1"]
 )
 def test_what_is_shown_of_a_predicate_means_the_same_when_read_again(text: str) -> None:
-    one = Subscription.parse(text)
-    again = Subscription.parse(render(one.node, one.literals))
+    one = ParsedFilter.parse(text)
+    again = ParsedFilter.parse(render(one.node, one.literals))
     for value in (0.1, 0.10000000149011612, 5, 2**53 + 1, 1):
         event = {"a": value, "odd name": value}
         assert again.matches(event) is one.matches(event), value
@@ -288,29 +288,29 @@ def test_types_come_from_the_event_where_there_is_no_schema() -> None:
 
 def test_a_filter_that_does_not_parse_says_why() -> None:
     with pytest.raises(FilterError, match="does not parse"):
-        Subscription.parse("a >")
+        ParsedFilter.parse("a >")
     with pytest.raises(FilterError, match="over the limit of 5"):
-        Subscription.parse("a > 100", Limits(bytes=5))
+        ParsedFilter.parse("a > 100", FilterLimits(bytes=5))
     with pytest.raises(FilterError, match="'2024-13-01' is not a date"):
         explain("a > DATE '2024-13-01'", {"a": date(2024, 1, 1)})
 
 
 def test_attributes_are_those_named_in_order() -> None:
-    one = Subscription.parse("b.c > 1 AND (a = 2 OR b.c < x) AND 1 = 1")
+    one = ParsedFilter.parse("b.c > 1 AND (a = 2 OR b.c < x) AND 1 = 1")
     assert one.attributes == ("b.c", "a", "x")
-    assert Subscription.parse("TRUE").attributes == ()
+    assert ParsedFilter.parse("TRUE").attributes == ()
 
 
 def test_a_batch_of_one_and_an_explanation_agree() -> None:
     schema = Schema.of({"n": "decimal(20,2)", "t": "timestamp"})
     event = {"n": Decimal("99999999999999999.99"), "t": datetime(2024, 3, 1, 12, tzinfo=UTC)}
-    found = Subscription.parse("n > 1 AND t > '2024-03-01'").explain(event, schema)
+    found = ParsedFilter.parse("n > 1 AND t > '2024-03-01'").explain(event, schema)
     shown = {name: value for part in found.parts for name, value in part.values.items()}
     assert shown == EventBatch.from_rows([event], schema).row(0)
 
 
 def test_a_pattern_with_many_wildcards_is_decided_at_once() -> None:
-    one = Subscription.parse(f"a LIKE '{'%a' * 8}%b'")
+    one = ParsedFilter.parse(f"a LIKE '{'%a' * 8}%b'")
     start = time.perf_counter()
     assert one.matches({"a": "a" * 40}) is False
     assert one.matches({"a": "a" * 40 + "b"}) is True

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, compile_filters
-from narrowcast.filters.compiler import Compiler
+from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.filters.evaluate import evaluate
 from narrowcast.filters.ranges import Literals, as_doubles, prefix_cuts, ranges, unscaled
 from narrowcast.filters.syntax import Attribute, Compare, Op, Slot
@@ -260,7 +260,7 @@ def test_every_value_of_a_small_type_against_every_literal(name: str) -> None:
     compiled = compile_filters(schema, texts, strict=True).subscriptions
     assert compiled.boxes.exact.all()
     table = pa.table({"a": pa.array(values, dtype.to_arrow())})
-    compiler = Compiler(schema, boxes=False)
+    compiler = FilterCompiler(schema, boxes=False)
     parsed = [compiler.template(text) for text in texts]
     for value, row in zip(
         values, Scan().fit(compiled).match(EventBatch.from_arrow(table, schema)), strict=True

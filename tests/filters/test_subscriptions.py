@@ -7,7 +7,7 @@ import pytest
 
 from narrowcast import EventBatch, Scan, Schema, compile_filters
 from narrowcast.errors import FilterError, TableError
-from narrowcast.filters.compiler import Compiler
+from narrowcast.filters.compiler import FilterCompiler
 
 SCHEMA = Schema.of({"price": "double"})
 
@@ -76,7 +76,9 @@ def test_two_hundred_attributes() -> None:
 
 def test_a_compiler_alone_leaves_out_the_boxes_of_bad_filters() -> None:
     days = Schema.of({"day": "date"})
-    compiled = Compiler(days).compile(["day > 'soon'", "day > '2024-01-01'", "day > '2024-99-01'", "day <>"])
+    compiled = FilterCompiler(days).compile(
+        ["day > 'soon'", "day > '2024-01-01'", "day > '2024-99-01'", "day <>"]
+    )
     assert compiled.boxes.owner.tolist() == [1]
     assert compiled.boxes.n_owners == 4
     assert sorted(compiled.errors) == [0, 2, 3]

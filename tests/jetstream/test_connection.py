@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.protocol import parser
 
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import TransportError
-from narrowcast.jetstream.connection import Connection
+from narrowcast.jetstream.connection import NatsConnection
 from narrowcast.jetstream.errors import PlainError
 from narrowcast.jetstream.parser import Parser
 
@@ -93,7 +93,7 @@ def test_nats_py_is_as_the_parser_needs_it() -> None:
         "self", "sid", "subject", "reply", "data", "headers",
     ]  # fmt: skip
     assert "buf" in vars(parser.Parser())
-    assert type(Connection("", 1, None)._client._ps) is Parser
+    assert type(NatsConnection("", 1, None)._client._ps) is Parser
 
 
 class Plain:
@@ -127,7 +127,7 @@ def test_a_server_without_tls_is_sent_no_password() -> None:
         server = Plain()
         async with server.opened() as url:
             with pytest.raises(PlainError):
-                await Connection.open(url, user="ann", password="secret", tls=context)
+                await NatsConnection.open(url, user="ann", password="secret", tls=context)
             with pytest.raises(TransportError, match="has no TLS, and would be told secrets openly"):
                 await NatsTransport.connect(url, user="ann", password="secret", tls=context)
             assert b"CONNECT" in server.received

@@ -11,11 +11,11 @@ import pytest
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
 from narrowcast.lab.following import Following
-from narrowcast.lab.overlay import Overlay, channel_keys, links
+from narrowcast.lab.overlay import OverlayRing, channel_keys, links
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import same
 from narrowcast.planning.baselines.simple import PerFlow
-from narrowcast.planning.replan import Replanner
+from narrowcast.planning.replanner import Replanner
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
 from narrowcast.workloads.feeds import Feeds
 
@@ -95,7 +95,7 @@ def test_trees_over_time() -> None:
     """Without churn the ring stays, and what is left at the end is what all windows have brought."""
     feeds = Feeds(n_subscribers=150, n_flows=40, wanted=10.0, days=10.0, seed=2)
     first, changes = nobody(feeds), feeds.tables()["changes"]
-    overlay = Overlay(nodes=200, seed=4)
+    overlay = OverlayRing(nodes=200, seed=4)
     following = Following(interest=first, changes=changes, windows=7, overlay=overlay)
     planner = Tamara(period=following.window).fit(first)
     rows = following.lead(planner)
@@ -121,7 +121,7 @@ def test_churn_over_time() -> None:
     first, changes = feeds.interest(), feeds.tables()["changes"]
     costs, messages = [], []
     for churn in (0, 5, 50):
-        following = Following(interest=first, changes=changes, windows=5, overlay=Overlay(churn=churn))
+        following = Following(interest=first, changes=changes, windows=5, overlay=OverlayRing(churn=churn))
         rows = following.lead(Tamara(period=following.window).fit(first))
         costs.append(np.mean([row["tree_cost"] for row in rows]))
         messages.append(sum(row["tree_messages"] for row in rows))
@@ -142,7 +142,7 @@ def test_subscribers_that_nobody_knew_find_a_node() -> None:
         }
     )
     for nodes, grows in ((None, [True, True]), (9, [False, False])):
-        following = Following(interest=first, changes=changes, windows=2, overlay=Overlay(nodes=nodes))
+        following = Following(interest=first, changes=changes, windows=2, overlay=OverlayRing(nodes=nodes))
         rows = following.lead(Tamara(period=following.window).fit(first))
         assert [row["churn_join"] > 0 for row in rows] == grows
         # All know all: each of 8 pairs is a link, but for those of a root that has subscribed itself.
@@ -164,8 +164,8 @@ def test_bad_parameters() -> None:
     with pytest.raises(ParameterError, match="take no time"):
         Following(interest=given["interest"], changes=given["changes"].slice(0, 1))
     with pytest.raises(ParameterError, match="nodes is 4 and there are 5 subscribers"):
-        Following(**given, overlay=Overlay(nodes=4))
+        Following(**given, overlay=OverlayRing(nodes=4))
     with pytest.raises(ParameterError, match="churn is 9 and the ring has 5 nodes"):
-        Following(**given, overlay=Overlay(churn=9))
+        Following(**given, overlay=OverlayRing(churn=9))
     with pytest.raises(ParameterError, match="overlay is 5; give an Overlay"):
         Following(**given, overlay=5)  # type: ignore[arg-type]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from narrowcast.lab.papers.base import Outcome, Row
+from narrowcast.lab.papers.base import Outcome, ResultRow
 from narrowcast.lab.study import tables_of
 
 
-def rows(series: str, places: list[float] | list[None], metric: str = "HScore") -> list[Row]:
-    return [Row.of(series, x, metric, [float(n)]) for n, x in enumerate(places)]
+def rows(series: str, places: list[float] | list[None], metric: str = "HScore") -> list[ResultRow]:
+    return [ResultRow.of(series, x, metric, [float(n)]) for n, x in enumerate(places)]
 
 
 def test_series_along_different_axes_have_tables_of_their_own() -> None:

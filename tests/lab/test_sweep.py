@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from narrowcast import Interest, Pairwise, Waste
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.lab.sweep import Kept, Made, Point, Record, Sweep, Swept, swept, words_of
+from narrowcast.lab.sweep import FinishedTrials, KeptTrials, Record, Sweep, SweepPoint, Swept, swept, words_of
 
 
 def added(*, x: int, y: float = 0.0, seed: int, **_: Any) -> dict[str, float]:
@@ -105,7 +105,7 @@ def test_a_table_of_nothing() -> None:
 def test_a_point_that_fails_leaves_the_others() -> None:
     found = Sweep(picky, {"x": [1, 2, 3]}).run()
     assert [row["y"] for row in found.rows] == [1, 3]
-    assert found.problems == [Point({"seed": 0, "x": 2}, problem="x is 2; give another")]
+    assert found.problems == [SweepPoint({"seed": 0, "x": 2}, problem="x is 2; give another")]
     with pytest.raises(ParameterError, match=r"^1 of 3 points failed; the first, seed 0, x 2: x is 2;"):
         found.whole()
 
@@ -113,7 +113,7 @@ def test_a_point_that_fails_leaves_the_others() -> None:
 def test_all_points_that_fail() -> None:
     with pytest.raises(ParameterError, match=r"^x is 2; give another$"):
         Sweep(picky, {"x": [2]}, [0, 1]).run()
-    points = [Point({"seed": 0}, problem="one"), Point({"seed": 1}, problem="two")]
+    points = [SweepPoint({"seed": 0}, problem="one"), SweepPoint({"seed": 1}, problem="two")]
     with pytest.raises(ParameterError, match=r"^2 of 2 points failed; the first, seed 0: one$"):
         swept(points)
     assert swept([]) == Swept([])
@@ -184,7 +184,7 @@ def test_a_setup_serves_all_its_points() -> None:
 
 def test_made_keeps_the_last() -> None:
     calls: list[str] = []
-    made = Made(2)
+    made = FinishedTrials(2)
     for key in "aabbacab":
         made.get(key, lambda key=key: calls.append(key))  # type: ignore[misc]
     assert "".join(calls) == "abcab"  # c drives a out, then a drives b out
@@ -234,9 +234,9 @@ def test_points_that_failed_are_not_kept(tmp_path: Path) -> None:
 
 def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     row: Record = {"i": -(2**63), "f": 0.1 + 0.2, "inf": math.inf, "s": "ü", "none": None, "b": True}
-    kept = Kept(tmp_path, Sweep(added, {"x": [1]}))
+    kept = KeptTrials(tmp_path, Sweep(added, {"x": [1]}))
     at: Record = {"seed": 0, "x": 1}
-    kept.put(Point(at, [row, {"nan": math.nan}]))
+    kept.put(SweepPoint(at, [row, {"nan": math.nan}]))
     found = kept.get(at)
     assert found is not None
     assert found.rows[0] == row

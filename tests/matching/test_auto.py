@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from narrowcast import Auto, EventBatch, Scan, Schema, SubscriptionSet
+from narrowcast import AutoMatcher, EventBatch, Scan, Schema, SubscriptionSet
 from narrowcast.matching import matcher_for
-from narrowcast.matching.auto import Estimate
+from narrowcast.matching.auto import IndexCostEstimate
 from narrowcast.matching.ranks import Ranks
 
 SCHEMA = Schema.of({f"a{i}": "double" for i in range(6)})
@@ -29,7 +29,7 @@ def events(n: int) -> EventBatch:
     return EventBatch.from_arrow(pa.table({f"a{i}": points[:, i] for i in range(6)}), SCHEMA)
 
 
-def kinds(matcher: Auto) -> list[str]:
+def kinds(matcher: AutoMatcher) -> list[str]:
     (index,) = matcher.stats()["indexes"]
     return [part["kind"] for part in index["parts"]]
 
@@ -41,7 +41,7 @@ def kinds(matcher: Auto) -> list[str]:
 def test_the_kind_fits_the_boxes(n: int, width: float, bounded: int, expected: list[str]) -> None:
     lo, hi = some(n, width, bounded, 1)
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, ["s"] * n, lo, hi)
-    matcher = Auto().fit(subscriptions)
+    matcher = AutoMatcher().fit(subscriptions)
     assert kinds(matcher) == expected
     batch = events(40)
     assert matcher.match(batch) == Scan().fit(subscriptions).match(batch)
@@ -52,7 +52,7 @@ def test_broad_and_selective_boxes_each_get_their_part() -> None:
     order = np.random.default_rng(4).permutation(124_000)
     lo, hi = (np.concatenate(ends)[order] for ends in zip(broad, narrow, strict=True))
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, ["s"] * len(lo), lo, hi)
-    matcher = Auto(threads=2).fit(subscriptions)
+    matcher = AutoMatcher(threads=2).fit(subscriptions)
     assert len(kinds(matcher)) >= 2
     assert kinds(matcher)[0] == "flat"
     batch = events(150)
@@ -64,7 +64,7 @@ def test_broad_and_selective_boxes_each_get_their_part() -> None:
 def test_a_part_that_is_hardly_worth_it_is_not_made() -> None:
     broad, narrow = some(20, 0.9, 2, 2), some(9980, 0.04, 3, 3)
     lo, hi = (np.concatenate(ends) for ends in zip(broad, narrow, strict=True))
-    assert len(kinds(Auto().fit(SubscriptionSet.from_boxes(SCHEMA, ["s"] * 10_000, lo, hi)))) == 1
+    assert len(kinds(AutoMatcher().fit(SubscriptionSet.from_boxes(SCHEMA, ["s"] * 10_000, lo, hi)))) == 1
 
 
 def test_the_estimate_foretells_how_many_match() -> None:
@@ -72,8 +72,8 @@ def test_the_estimate_foretells_how_many_match() -> None:
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, ["s"] * 20_000, lo, hi)
     _, boxes = Ranks.code(subscriptions.boxes)
     batch = events(300)
-    seen = Auto().fit(subscriptions).count(batch).mean()
-    assert 0.7 < Estimate.of(boxes).found.sum() / seen < 1.4
+    seen = AutoMatcher().fit(subscriptions).count(batch).mean()
+    assert 0.7 < IndexCostEstimate.of(boxes).found.sum() / seen < 1.4
 
 
 def test_a_sample_tells_what_the_boxes_cannot() -> None:
@@ -86,17 +86,17 @@ def test_a_sample_tells_what_the_boxes_cannot() -> None:
     sample = EventBatch.from_arrow(pa.table({"a": rng.uniform(0.6, 0.8, 500)}), schema)
     ranks, boxes = Ranks.code(subscriptions.boxes)
     codes = ranks.codes([sample.keys(0)], 500)
-    assert Estimate.of(boxes, codes).found.sum() == pytest.approx(900, rel=0.01)
-    assert Estimate.of(boxes).found.sum() < 700
-    fitted = Auto().fit(subscriptions, sample)
+    assert IndexCostEstimate.of(boxes, codes).found.sum() == pytest.approx(900, rel=0.01)
+    assert IndexCostEstimate.of(boxes).found.sum() < 700
+    fitted = AutoMatcher().fit(subscriptions, sample)
     assert fitted.match(sample) == Scan().fit(subscriptions).match(sample)
 
 
 def test_no_boxes_at_all() -> None:
     none = SubscriptionSet.from_boxes(SCHEMA, [], np.empty((0, 6)), np.empty((0, 6)))
-    assert Auto().fit(none).match(events(3)).counts().tolist() == [0, 0, 0]
+    assert AutoMatcher().fit(none).match(events(3)).counts().tolist() == [0, 0, 0]
 
 
 def test_small_jobs_are_scanned() -> None:
     assert isinstance(matcher_for(1000, 1000), Scan)
-    assert isinstance(matcher_for(10**6, 1000, threads=2), Auto)
+    assert isinstance(matcher_for(10**6, 1000, threads=2), AutoMatcher)

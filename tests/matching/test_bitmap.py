@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError
-from narrowcast.matching import Auto, Bitmap, auto, bitmap, groups
+from narrowcast.matching import AutoMatcher, Bitmap, auto, bitmap, groups
 from narrowcast.matching.bitmap import BlockIndex, FlatIndex
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.combined import CombinedIndex
-from narrowcast.matching.groups import Groups
-from narrowcast.matching.index import Found, Index
+from narrowcast.matching.groups import BoxGroups
+from narrowcast.matching.index import BoxIndex, CandidateBoxes
 from narrowcast.matching.ranks import CodedBoxes
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Flags = NDArray[np.bool_]
-Build = Callable[[CodedBoxes, Codes | None], Index]
+Build = Callable[[CodedBoxes, Codes | None], BoxIndex]
 
 
 def both(boxes: CodedBoxes, sample: Codes | None) -> CombinedIndex:
@@ -61,7 +61,7 @@ def inside(boxes: CodedBoxes, codes: Codes) -> Flags:
     return out
 
 
-def flags(found: Found, n_boxes: int) -> Flags:
+def flags(found: CandidateBoxes, n_boxes: int) -> Flags:
     counts = np.diff(found.indptr)
     assert (found.indptr[0], found.indptr[-1]) == (0, len(found.box))
     out = np.zeros((len(counts), n_boxes), bool)
@@ -70,7 +70,7 @@ def flags(found: Found, n_boxes: int) -> Flags:
     return out
 
 
-def agree(index: Index, boxes: CodedBoxes, codes: Codes) -> None:
+def agree(index: BoxIndex, boxes: CodedBoxes, codes: Codes) -> None:
     want = inside(boxes, codes)
     found = index.find(codes)
     assert (found.indptr.dtype.name, found.box.dtype.name) == ("int64", "int32")
@@ -86,7 +86,7 @@ def agree(index: Index, boxes: CodedBoxes, codes: Codes) -> None:
         assert not bits[:, len(boxes) :].any()
 
 
-def agree_restored(index: Index, boxes: CodedBoxes, codes: Codes) -> None:
+def agree_restored(index: BoxIndex, boxes: CodedBoxes, codes: Codes) -> None:
     copies = {name: np.array(array, copy=True) for name, array in index.arrays().items()}
     again = type(index).restore(copies)
     agree(again, boxes, codes)
@@ -223,7 +223,7 @@ def test_any_number_of_events(build: Build, n_events: int) -> None:
 def test_a_dominant_category(build: Build, dtype: type[np.unsignedinteger[Any]], last: int) -> None:
     rng = np.random.default_rng(last)
     boxes = made(rng, 4000, [70, last, 1000], dtype=dtype, category=1)
-    assert Groups.of(boxes).section_column == 1
+    assert BoxGroups.of(boxes).section_column == 1
     codes = events(rng, boxes, 300)
     agree(build(boxes, None), boxes, codes)
     agree(build(boxes, codes[:50]), boxes, codes)
@@ -319,7 +319,7 @@ def test_buckets_ascend_and_bounds_equal_a_loop(case: tuple[CodedBoxes, Codes], 
 @given(case=small())
 def test_groups_hold_every_box_once(case: tuple[CodedBoxes, Codes]) -> None:
     boxes, _ = case
-    made = Groups.of(boxes)
+    made = BoxGroups.of(boxes)
     assert np.sort(made.number).tolist() == list(range(len(boxes)))
     assert (made.first[0], made.first[-1]) == (0, len(boxes))
     assert (made.section[0], made.section[-1]) == (0, len(made.first) - 1)
@@ -341,7 +341,7 @@ def test_many_boxes_that_bound_many_columns_share_groups() -> None:
     rng = np.random.default_rng(0)
     boxes = made(rng, n, [50] * k, share=1.0)
     full = boxes.take(np.flatnonzero(np.diff(boxes.indptr) == k))
-    assert len(Groups.of(full).first) - 1 < len(full) / 100
+    assert len(BoxGroups.of(full).first) - 1 < len(full) / 100
 
 
 def test_restored_arrays_may_be_read_only() -> None:
@@ -349,7 +349,7 @@ def test_restored_arrays_may_be_read_only() -> None:
     boxes = made(rng, 300, [9, 80], category=0)
     codes = events(rng, boxes, 20)
     for build in (FlatIndex.build, BlockIndex.build):
-        index: Index = build(boxes, None)
+        index: BoxIndex = build(boxes, None)
         arrays = {name: np.array(a) for name, a in index.arrays().items()}
         for array in arrays.values():
             array.flags.writeable = False
@@ -361,7 +361,7 @@ def test_auto_gives_the_same_wherever_boxes_go(kinds: list[int], monkeypatch: py
     """Which kind of index is estimated best changes the parts, and never what is found."""
     schema = nc.Schema.of({"a": "bigint", "b": "bigint"})
     batch = nc.EventBatch.from_arrow(pa.table({"a": np.arange(-2, 310), "b": np.arange(312) % 9}), schema)
-    monkeypatch.setattr(auto.Estimate, "best", lambda self: np.resize(kinds, len(self.found)))
+    monkeypatch.setattr(auto.IndexCostEstimate, "best", lambda self: np.resize(kinds, len(self.found)))
     names = [["flat", "blocks", "grid"][kind] for kind in kinds]
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -370,7 +370,7 @@ def test_auto_gives_the_same_wherever_boxes_go(kinds: list[int], monkeypatch: py
             f"a > {x} AND a <= {x + i % 40}" + f" AND b = {i % 9}" * (i % 4 > 1) for i, x in enumerate(lo[:n])
         ]
         subscriptions = nc.compile_filters(schema, texts, strict=True).subscriptions
-        matcher = Auto().fit(subscriptions)
+        matcher = AutoMatcher().fit(subscriptions)
         assert [part["kind"] for part in matcher.stats()["indexes"][0]["parts"]] == names
         want = nc.Scan().fit(subscriptions).match(batch)
         assert matcher.match(batch) == want
@@ -381,14 +381,14 @@ def test_auto_gives_the_same_wherever_boxes_go(kinds: list[int], monkeypatch: py
 @given(case=small(), sampled=st.booleans())
 def test_auto_puts_every_box_somewhere(case: tuple[CodedBoxes, Codes], sampled: bool) -> None:
     boxes, codes = case
-    estimate = auto.Estimate.of(boxes, codes if sampled else None)
+    estimate = auto.IndexCostEstimate.of(boxes, codes if sampled else None)
     best = estimate.best()
     assert best.shape == (len(boxes),)
     assert set(best.tolist()) <= {0, 1, 2}
     for cost in (estimate.flat, estimate.blocks, estimate.grid, estimate.found):
         assert np.isfinite(cost).all()
         assert (cost >= 0).all()
-    index = Auto()._index(boxes, None, None, codes if sampled else None)  # type: ignore[arg-type]
+    index = AutoMatcher()._index(boxes, None, None, codes if sampled else None)  # type: ignore[arg-type]
     agree(index, boxes, codes)
     agree_restored(index, boxes, codes)
 

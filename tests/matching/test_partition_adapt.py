@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast import Auto, EventBatch, Schema, SubscriptionSet, compile_filters
+from narrowcast import AutoMatcher, EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.matching.partition import Partitioner, Partitioning, Work, adapt, aligned, measure, moved
+from narrowcast.matching.partition import Partitioner, Partitioning, PartWork, adapt, aligned, measure, moved
 from narrowcast.matching.partition.adapt import renumbered
 from narrowcast.planning.ranges.partitioning import scheme
 from support.partition import check_parts, cobas, raw
@@ -140,7 +140,7 @@ def test_numbers_are_dealt_out_so_that_little_moves() -> None:
 def test_work_as_it_was_measured_is_what_is_balanced() -> None:
     """Where matches cost most, cells with many are made smaller."""
     subscriptions, sample, unseen = cobas(4_000, 8_000, 4)
-    counts = Auto().fit(subscriptions).count(unseen)
+    counts = AutoMatcher().fit(subscriptions).count(unseen)
 
     def heaviest(parts: Partitioning) -> float:
         event, part = parts.parts_of_events(unseen)
@@ -148,18 +148,18 @@ def test_work_as_it_was_measured_is_what_is_balanced() -> None:
         return float(work.max() / work.mean())
 
     plain = Partitioner(parts=16).fit(subscriptions, sample)
-    aware = Partitioner(parts=16, work=Work(event=0.0, pair=0.0, match=1.0)).fit(subscriptions, sample)
+    aware = Partitioner(parts=16, work=PartWork(event=0.0, pair=0.0, match=1.0)).fit(subscriptions, sample)
     assert heaviest(aware) < 1.25 < heaviest(plain)
-    found = adapt(plain, subscriptions, sample, work=Work(event=0.0, pair=0.0, match=1.0), threshold=1.1)
+    found = adapt(plain, subscriptions, sample, work=PartWork(event=0.0, pair=0.0, match=1.0), threshold=1.1)
     assert heaviest(found.parts) < heaviest(plain)
 
 
 def test_work_is_fitted_without_going_below_zero() -> None:
     rng = np.random.default_rng(0)
     n, m, k = rng.integers(1, 1000, 200), rng.integers(1, 5000, 200), rng.integers(0, 9000, 200)
-    true = Work(event=2e-6, held=6e-6, pair=1e-9, match=3e-8)
+    true = PartWork(event=2e-6, held=6e-6, pair=1e-9, match=3e-8)
     seconds = true.of(n, m, k) * rng.uniform(0.98, 1.02, 200)
-    found = Work.fitted(pa.table({"events": n, "subscriptions": m, "matches": k, "seconds": seconds}))
+    found = PartWork.fitted(pa.table({"events": n, "subscriptions": m, "matches": k, "seconds": seconds}))
     np.testing.assert_allclose(found.of(n, m, k), true.of(n, m, k), rtol=0.1)
     assert min(found.event, found.held, found.pair, found.match) >= 0
     assert float(found.scaled(2, 3).of(n[0], m[0], k[0])) == pytest.approx(
@@ -173,9 +173,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"threshold is 0\.5; give a number of at least 1"):
         adapt(parts, subscriptions, sample, threshold=0.5)
     with pytest.raises(ParameterError, match="pair is -1"):
-        Work(pair=-1)
+        PartWork(pair=-1)
     with pytest.raises(InputError, match="no column 'seconds'"):
-        Work.fitted(pa.table({"events": [1], "subscriptions": [1], "matches": [1]}))
+        PartWork.fitted(pa.table({"events": [1], "subscriptions": [1], "matches": [1]}))
     with pytest.raises(ParameterError, match="work is 3; give a Work"):
         adapt(parts, subscriptions, sample, work=3)  # type: ignore[arg-type]
     ranges = scheme("cobas", parts=4).fit(subscriptions, sample)
@@ -200,20 +200,20 @@ def test_tables_that_tell_no_work(column: str, values: list[Any], message: str) 
     names = ("events", "subscriptions", "matches", "seconds")
     table = {name: values if name == column else [1, 2][: len(values)] for name in names}
     with pytest.raises(InputError, match=message):
-        Work.fitted(pa.table(table))
+        PartWork.fitted(pa.table(table))
 
 
 def test_balance_by_measured_work() -> None:
     """Beside events times subscriptions: by what a part finds, counted by a scan."""
     subscriptions, sample, unseen = cobas(300, 400, 6)
-    work = Work(event=1.0, held=2.0, pair=0.5, match=30.0)
+    work = PartWork(event=1.0, held=2.0, pair=0.5, match=30.0)
     ways: list[dict[str, Any]] = [{"copies": 1}, {"copies": 4, "routing": "selective"}]
     for way in ways:
         parts = Partitioner(parts=8, **way).fit(subscriptions, sample)
         event, seen = parts.parts_of_events(unseen)
         owner, held = parts.parts_of_subscriptions(subscriptions)
         found = np.zeros(8)
-        for e, matched in enumerate(Auto().fit(subscriptions).match(unseen)):
+        for e, matched in enumerate(AutoMatcher().fit(subscriptions).match(unseen)):
             for p in matched.tolist():
                 (part,) = set(seen[event == e].tolist()) & set(held[owner == p].tolist())
                 found[part] += 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast import Auto, Scan, Topics, TopicSpace
+from narrowcast import AutoMatcher, Scan, Topics, TopicSpace
 from narrowcast.kernels import tuples as kernels
 from narrowcast.kernels.tuples import Tuples
 from narrowcast.matching.ranks import CodedBoxes
@@ -30,7 +30,7 @@ def test_equals_scan(given: list[str], data: st.DataObject) -> None:
     subscriptions = space.compile(given, strict=True).subscriptions
     events = space.events(names)
     expected = Scan().fit(subscriptions).match(events)
-    for matcher in (Topics(), Auto()):
+    for matcher in (Topics(), AutoMatcher()):
         assert matcher.fit(subscriptions).match(events) == expected
         assert matcher.count(events).tolist() == expected.counts().tolist()
 

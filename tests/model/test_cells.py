@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast import Auto, EventBatch, Scan, Schema, SubscriptionSet, compile_filters
+from narrowcast import AutoMatcher, EventBatch, Scan, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import ParameterError, SchemaError
 from narrowcast.model import keys
 from narrowcast.model.cells import MOST_CELLS, CellGrid
@@ -240,7 +240,7 @@ def test_rounded_boxes_in_an_index() -> None:
     lo, hi = stocks.boxes()
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, stocks.subscribers(), lo, hi)
     cells = np.arange(grid.n_cells)
-    found = Auto().fit(grid.rounded(subscriptions)).match(grid.points(cells))
+    found = AutoMatcher().fit(grid.rounded(subscriptions)).match(grid.points(cells))
     low, high = grid.bounds(cells)
     meets = np.all(np.maximum(lo, low[:, None]) < np.minimum(hi, high[:, None]), axis=2)
     assert [row.tolist() for row in found] == [np.flatnonzero(meets[cell]).tolist() for cell in cells]

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.errors import TableError
-from narrowcast.model.diff import CostChange, Count, Moves, Rows, delta_between, diff_plans, renumbered
+from narrowcast.model.diff import (
+    CostChange,
+    CountChange,
+    MoveCounts,
+    RowChanges,
+    delta_between,
+    diff_plans,
+    renumbered,
+)
 from narrowcast.model.plan import ChannelPlan
 
 
@@ -51,13 +59,13 @@ def test_numbers_equal_those_of_sets(before: ChannelPlan, after: ChannelPlan) ->
     for name in ("carries", "listens", "unicast"):
         assert rows(delta.added[name]) == rows(new[name]) - rows(old[name])
         assert rows(delta.removed[name]) == rows(old[name]) - rows(new[name])
-    assert found.channels == Count(before.n_channels, after.n_channels)
-    assert found.listens == Rows(*delta.counts["listens"])
-    assert found.unicast == Rows(*delta.counts["unicast"])
+    assert found.channels == CountChange(before.n_channels, after.n_channels)
+    assert found.listens == RowChanges(*delta.counts["listens"])
+    assert found.unicast == RowChanges(*delta.counts["unicast"])
     for name, moves in (("carries", found.flows), ("listens", found.subscribers)):
         was, now = channels_of(before, name), channels_of(after, name)
         moved = sum(was[each] != now[each] for each in was.keys() & now.keys())
-        assert moves == Moves(moved, len(now.keys() - was.keys()), len(was.keys() - now.keys()))
+        assert moves == MoveCounts(moved, len(now.keys() - was.keys()), len(was.keys() - now.keys()))
     assert (delta.n_changes == 0) == all(
         rows(old[name]) == rows(new[name]) for name in delta.added if name in old
     )

@@ -15,7 +15,7 @@ INTEREST = nc.Interest([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]],
 
 
 def test_a_network_is_planned_for() -> None:
-    chosen = nc.planning.Auto(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
+    chosen = nc.planning.AutoPlanner(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
     assert chosen.report_.method == "partial"
     own = nc.Partial(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
     assert chosen.plan_ == own.plan_
@@ -30,38 +30,38 @@ def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
     for interest in (many, alike, tiny):
         plans = {name: nc.PLANNERS[name](channels=5).fit(interest).plan_ for name in names}
         best = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
-        chosen = nc.planning.Auto(channels=5).fit(interest)
+        chosen = nc.planning.AutoPlanner(channels=5).fit(interest)
         assert (chosen.report_.method, chosen.plan_) == (best, plans[best])
         seen.add(best)
     assert seen
-    asked = nc.planning.Auto(channels=2, topology=LINE, cost="waste").fit(INTEREST)
+    asked = nc.planning.AutoPlanner(channels=2, topology=LINE, cost="waste").fit(INTEREST)
     assert asked.report_.method in names
     monkeypatch.setattr(auto, "_MERGED", 60 * 60 * 30 - 1)
     monkeypatch.setattr(clusters, "_MOST", 5 * 30 * 5 - 1)
-    chosen = nc.planning.Auto(channels=5).fit(many)
+    chosen = nc.planning.AutoPlanner(channels=5).fit(many)
     assert (chosen.report_.method, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)
 
 
 def test_filtering_and_sessions() -> None:
     own = nc.Joint(channels=2, sessions=3, seed=4).fit(INTEREST).plan_
     for chosen in (
-        nc.planning.Auto(channels=2, sessions=3, seed=4),
-        nc.planning.Auto(channels=2, sessions=3, seed=4, cost="filtering", topology=LINE),
+        nc.planning.AutoPlanner(channels=2, sessions=3, seed=4),
+        nc.planning.AutoPlanner(channels=2, sessions=3, seed=4, cost="filtering", topology=LINE),
     ):
         assert (chosen.fit(INTEREST).report_.method, chosen.plan_) == ("joint", own)
 
 
 def test_false_positives() -> None:
     own = nc.Direct(channels=2, seed=4).fit(INTEREST).plan_
-    chosen = nc.planning.Auto(channels=2, seed=4, cost="false-positives").fit(INTEREST)
+    chosen = nc.planning.AutoPlanner(channels=2, seed=4, cost="false-positives").fit(INTEREST)
     assert (chosen.report_.method, chosen.plan_, chosen.capabilities.all_subscribers) == ("direct", own, True)
 
 
 def test_the_overall_cost_needs_no_number_of_channels() -> None:
     own = nc.Cover(seed=4).fit(INTEREST).plan_
-    chosen = nc.planning.Auto(seed=4, cost="overall").fit(INTEREST)
+    chosen = nc.planning.AutoPlanner(seed=4, cost="overall").fit(INTEREST)
     assert (chosen.report_.method, chosen.plan_) == ("cover", own)
-    limited = nc.planning.Auto(channels=1, cost="overall").fit(INTEREST)
+    limited = nc.planning.AutoPlanner(channels=1, cost="overall").fit(INTEREST)
     assert limited.plan_.n_channels <= 1
     limited.plan_.validate(INTEREST)
 
@@ -70,17 +70,17 @@ def test_it_is_no_worse_than_what_needs_no_planning() -> None:
     rng = np.random.default_rng(5)
     interest = nc.Interest(rng.random((30, 60)) < 0.2, rng.random(60))
     waste = nc.Waste()
-    auto_waste = waste.score(interest, nc.planning.Auto(channels=6).fit(interest).plan_).total
+    auto_waste = waste.score(interest, nc.planning.AutoPlanner(channels=6).fit(interest).plan_).total
     for other in (nc.Hash(channels=6), nc.Mst(channels=6), nc.MacQueen(channels=6), nc.Pairwise(channels=6)):
         assert auto_waste <= waste.score(interest, other.fit(interest).plan_).total
 
 
 def test_bad_parameters() -> None:
     with pytest.raises(ParameterError, match="channels is None; auto needs"):
-        nc.planning.Auto().fit(INTEREST)
+        nc.planning.AutoPlanner().fit(INTEREST)
     with pytest.raises(ParameterError, match="cost is 'network' and there is no topology"):
-        nc.planning.Auto(channels=2, cost="network").fit(INTEREST)
+        nc.planning.AutoPlanner(channels=2, cost="network").fit(INTEREST)
     with pytest.raises(ParameterError, match="cost is 'forwarding'; auto knows the best method for"):
-        nc.planning.Auto(channels=2, cost="forwarding").fit(INTEREST)
+        nc.planning.AutoPlanner(channels=2, cost="forwarding").fit(INTEREST)
     with pytest.raises(ParameterError, match="sessions is 3, and plans for waste have one level"):
-        nc.planning.Auto(channels=2, cost="waste", sessions=3).fit(INTEREST)
+        nc.planning.AutoPlanner(channels=2, cost="waste", sessions=3).fit(INTEREST)

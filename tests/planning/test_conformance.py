@@ -18,7 +18,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.base import PLANNERS, FitReport, OnlinePlanner, planners
-from narrowcast.routing import ROUTERS, Method
+from narrowcast.routing import ROUTERS, RouteMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,5 +213,5 @@ def test_a_router_delivers_every_match_exactly_once(name: str, data: st.DataObje
         got = [s for s in range(n_subscribers) if listens[s, row["channels"]].any() and wanted[s]]
         # A listener filters what is not for him and drops copies; nobody gets both a channel's and his own.
         assert sorted(got + row["unicast"]) == np.flatnonzero(wanted).tolist()
-        assert row["method"] in {method.label for method in Method}
+        assert row["method"] in {method.label for method in RouteMethod}
         assert (row["method"] == "none") == (not row["channels"] and not row["unicast"])

@@ -14,7 +14,7 @@ import narrowcast as nc
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.lab.giant import FrequencyThreshold
 from narrowcast.planning.baselines.simple import PerFlow
-from narrowcast.planning.replan import HALF_LIFE, Replanner, observed
+from narrowcast.planning.replanner import HALF_LIFE, Replanner, observed
 from narrowcast.planning.topics.tamara import Tamara
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.planning.baselines.simple import Hash, PerFlow
-from narrowcast.planning.replan import Replanner, changed
+from narrowcast.planning.replanner import Replanner, changed
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
 
 if TYPE_CHECKING:

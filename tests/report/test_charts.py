@@ -37,7 +37,7 @@ from narrowcast.report.charts import (
     matches_per_event,
     save_chart,
 )
-from narrowcast.report.page import PROSE, html_page
+from narrowcast.report.html_page import PROSE, html_page
 from support.figures import COBAS2009, RIABOV2003, TAMARA2007, TARIQ2012, TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])

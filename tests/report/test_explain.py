@@ -16,8 +16,8 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast import ChannelPlan, Interest, Waste
 from narrowcast.model.artefact import write_plan
-from narrowcast.report.explain import Known, explain_channel, explain_event, explain_subscriber
-from narrowcast.report.explain.event import Sender
+from narrowcast.report.explain import PlanContext, explain_channel, explain_event, explain_subscriber
+from narrowcast.report.explain.event import EventSender
 from narrowcast.routing import ChannelRouter
 
 PEOPLE, FLOWS = ["ann", "bob", "cid"], ["w", "x", "y", "z"]
@@ -39,13 +39,13 @@ def cases(draw: st.DrawFn) -> tuple[ChannelPlan, Interest]:
     return plan, Interest(draw(arrays(np.bool_, (3, 4))), rate, PEOPLE, FLOWS)
 
 
-def kept(plan: ChannelPlan, interest: Interest, folder: Path) -> Known:
+def kept(plan: ChannelPlan, interest: Interest, folder: Path) -> PlanContext:
     """Write everything, and return what is known then."""
     interests, rates = interest.to_tables()
     pq.write_table(interests, folder / "i.parquet")
     pq.write_table(rates, folder / "r.parquet")
     write_plan(plan, folder / "plan", method="own", interest=interest)
-    return Known(folder / "plan", interests=folder / "i.parquet", rates=folder / "r.parquet")
+    return PlanContext(folder / "plan", interests=folder / "i.parquet", rates=folder / "r.parquet")
 
 
 @settings(max_examples=50)
@@ -85,7 +85,7 @@ SESSIONS = ChannelPlan(
 
 def test_a_session_reaches_its_group(tmp_path: Path) -> None:
     known = kept(SESSIONS, Interest(np.eye(2), [2.0, 3.0], ["ann", "bob"], ["w", "x"]), tmp_path)
-    found = explain_event(known, {"flow": "w"}, lambda labels: Sender(ChannelRouter()))
+    found = explain_event(known, {"flow": "w"}, lambda labels: EventSender(ChannelRouter()))
     assert (found["carried_by"], found["received"], found["wasted"]) == ([0], 2, 1)
     assert found["subscribers"] == [{"subscriber": "bob", "interested": False, "gets_it": ["channel 0"]}]
     ann = explain_subscriber(known, "ann")
@@ -111,11 +111,11 @@ def test_numbers_and_their_text_are_the_same(labels: list[Any], name: str, tmp_p
     write_plan(plan, tmp_path / "plan", method="own")
     (tmp_path / "i.csv").write_text("subscriber,flow\n8,3\n9,3\n")
     (tmp_path / "s.csv").write_text("subscription_id,subscriber,filter\n1,8,x > 1\n2,zoe,x > 2\n")
-    known = Known(tmp_path / "plan", interests=tmp_path / "i.csv")
+    known = PlanContext(tmp_path / "plan", interests=tmp_path / "i.csv")
     assert explain_subscriber(known, name)["wasted"] == 0.0
     assert explain_channel(known, 0)["most_wasted_member"]["subscriber"] == labels[0]
-    filters = Known(tmp_path / "plan", subscriptions=tmp_path / "s.csv", event={"x": 5})
-    found = explain_event(filters, {"x": 5, "flow": 3}, lambda labels: Sender(ChannelRouter()))
+    filters = PlanContext(tmp_path / "plan", subscriptions=tmp_path / "s.csv", event={"x": 5})
+    found = explain_event(filters, {"x": 5, "flow": 3}, lambda labels: EventSender(ChannelRouter()))
     assert [str(each) for each in found["first_interested"]] == ["8", "zoe"]
     assert found["first_directly"] == ["zoe"]
 
@@ -130,9 +130,9 @@ def test_an_attribute_that_few_filters_name(tmp_path: Path) -> None:
     )
     pq.write_table(table, tmp_path / "s.parquet")
     event = {"x": 2.5, "RARE": "yes", "flow": 0}
-    known = Known(tmp_path / "plan", subscriptions=tmp_path / "s.parquet", event=event)
+    known = PlanContext(tmp_path / "plan", subscriptions=tmp_path / "s.parquet", event=event)
     assert known.schema.to_dict() == {"x": "double", "rare": "string"}
-    found = explain_event(known, event, lambda labels: Sender(ChannelRouter()))
+    found = explain_event(known, event, lambda labels: EventSender(ChannelRouter()))
     assert found["first_interested"] == ["s1", "s0", "s2"]
     assert found["rejected"] == 0
 
@@ -142,7 +142,7 @@ def test_a_plan_of_events_by_its_events(tmp_path: Path) -> None:
     write_plan(plan, tmp_path / "plan", method="own", flow_space="events")
     (tmp_path / "s.csv").write_text("subscription_id,subscriber,filter\n1,ann,x > 1\n2,bob,x > 2\n")
     (tmp_path / "e.csv").write_text("event_id,x\n10,2\n11,9\n12,3\n")
-    known = Known(tmp_path / "plan", subscriptions=tmp_path / "s.csv", events=tmp_path / "e.csv")
+    known = PlanContext(tmp_path / "plan", subscriptions=tmp_path / "s.csv", events=tmp_path / "e.csv")
     assert known.interest is not None
     assert known.interest.flows.to_pylist() == [10, 12]
     bob = explain_subscriber(known, "bob")
@@ -160,10 +160,10 @@ def test_rates_of_cells_may_be_given(tmp_path: Path) -> None:
     )
     (tmp_path / "s.csv").write_text("subscription_id,subscriber,filter\n1,ann,x > 1\n2,bob,x > 7\n")
     (tmp_path / "r.csv").write_text("flow,rate\n0,8\n1,2\n5,1\n")
-    plain = Known(tmp_path / "plan", subscriptions=tmp_path / "s.csv")
+    plain = PlanContext(tmp_path / "plan", subscriptions=tmp_path / "s.csv")
     assert plain.alike
     assert explain_subscriber(plain, "bob")["wasted"] == 1.0
-    rated = Known(tmp_path / "plan", subscriptions=tmp_path / "s.csv", rates=tmp_path / "r.csv")
+    rated = PlanContext(tmp_path / "plan", subscriptions=tmp_path / "s.csv", rates=tmp_path / "r.csv")
     assert not rated.alike
     assert explain_subscriber(rated, "bob")["wasted"] == 8.0
     assert explain_channel(rated, 0)["most_wasted_flow"] == {

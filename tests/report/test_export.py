@@ -18,10 +18,10 @@ from narrowcast.files import read_table
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.subjects import subject_of
-from narrowcast.report.export import Source, csv_files, multicast_files, nats_files, write_files
+from narrowcast.report.export import PlanFolder, csv_files, multicast_files, nats_files, write_files
 from narrowcast.report.export.multicast import group_addresses, mac_address
 from narrowcast.report.export.nats import fault_of, word_of
-from narrowcast.report.export.tables import named_file
+from narrowcast.report.export.plan_tables import named_file
 
 if TYPE_CHECKING:
     from narrowcast.report.export import Files
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 TWO_LEVELS = [-1, -1, 0, 0, 1]
 
 
-def source_of(plan: ChannelPlan, folder: Path, **said: Any) -> Source:
+def source_of(plan: ChannelPlan, folder: Path, **said: Any) -> PlanFolder:
     """Write a plan and return it as exports take it."""
     write_plan(plan, folder, method="hash", **said)
-    return Source(folder)
+    return PlanFolder(folder)
 
 
 def two_levels(flows: list[str] | None = None) -> ChannelPlan:
@@ -383,7 +383,7 @@ def test_cells_have_their_ends(tmp_path: Path) -> None:
             nats_files(source, encode=encode, keep_topic=not encode)
     (tmp_path / "plan" / "cells.parquet").unlink()
     with pytest.raises(PlanError, match=r"cells\.parquet is missing, so nothing says what the cells are"):
-        Source(tmp_path / "plan")
+        PlanFolder(tmp_path / "plan")
 
 
 def test_cells_without_names_are_numbered(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import narrowcast.model.plan as plan_module
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.routing import ROUTERS, ChannelRouter, Deliveries, Method
+from narrowcast.routing import ROUTERS, ChannelRouter, Deliveries, RouteMethod
 
 
 def test_methods_as_users_see_them() -> None:
-    assert [method.label for method in Method] == [
+    assert [method.label for method in RouteMethod] == [
         "none",
         "unicast",
         "channel",
@@ -79,7 +79,7 @@ def test_channels_to_everybody_are_channels() -> None:
     index = np.array([*both, *again, *half])
     matches = Matches(np.array([0, 2, 4, 6]), index)
     sent = ChannelRouter().route([0, 0, 1], matches, plan)
-    assert sent.method.tolist() == [Method.CHANNEL] * 3
+    assert sent.method.tolist() == [RouteMethod.CHANNEL] * 3
     assert sent.channels == Matches.from_pairs([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], 3)
     assert sent.unicast.n_pairs == 0
 

@@ -7,13 +7,13 @@ import pytest
 
 from narrowcast import ChannelPlan, ChannelRouter, Matches, Network, Topology
 from narrowcast.errors import ParameterError
-from narrowcast.routing.replay import Replay
+from narrowcast.routing.replay import EventReplay
 
 LINE = Topology([0, 1, 2], [1, 2, 3], [1.0, 10.0, 100.0])
 
 
-def replay(publisher: list[int], event: list[int], who: list[int]) -> Replay:
-    return Replay(Network(LINE), publisher, Matches.from_pairs(event, who, len(publisher)), LINE.nodes)
+def replay(publisher: list[int], event: list[int], who: list[int]) -> EventReplay:
+    return EventReplay(Network(LINE), publisher, Matches.from_pairs(event, who, len(publisher)), LINE.nodes)
 
 
 def test_costs_by_hand() -> None:

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from narrowcast import Auto, EventBatch, Schema, compile_filters
+from narrowcast import AutoMatcher, EventBatch, Schema, compile_filters
 from narrowcast.cli.app import app
 from narrowcast.spark.checkpoint import RECORDS
-from narrowcast.spark.problems import told
+from narrowcast.spark.spark_errors import told
 from narrowcast.workloads import Stocks
 from support.cluster import (
     SHORT,
@@ -56,7 +56,7 @@ def matches_of(subscriptions: pa.Table, events: pa.Table) -> pa.Table:
     schema = Schema.from_arrow(events.drop_columns("event_id").schema)
     done = compile_filters(schema, subscriptions, strict=True).subscriptions
     batch = EventBatch.from_arrow(events, schema)
-    found = Auto().fit(done).match(batch).to_arrow(batch.event_id, done.subscription_id)
+    found = AutoMatcher().fit(done).match(batch).to_arrow(batch.event_id, done.subscription_id)
     return found.sort_by("event_id")
 
 

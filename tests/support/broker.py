@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import narrowcast as nc
-from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber
-from narrowcast.routing.routes import Routes
+from narrowcast.broker import ControlPlane, Follower, Node, Publisher, Subscriber, SubscriptionIndex
+from narrowcast.routing.plan_routes import PlanRoutes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Event, Transport
-    from narrowcast.broker.data.standing import Holding
+    from narrowcast.broker.data.routing_state import ControlState
     from narrowcast.routing import Router
 
 #: Nothing here should take long; a hang should fail, not block the run.
@@ -57,9 +57,9 @@ def wanted(filters: dict[str, list[str]], events: list[dict[str, Any]]) -> dict[
     return out
 
 
-def plan_of(filters: dict[str, list[str]], method: str, channels: int, seed: int) -> Routes:
+def plan_of(filters: dict[str, list[str]], method: str, channels: int, seed: int) -> PlanRoutes:
     """Return the routes of a plan of a method, made from events of its own."""
-    return Routes(f"{method}{seed}", _plan(filters, method, channels, seed), None)
+    return PlanRoutes(f"{method}{seed}", _plan(filters, method, channels, seed), None)
 
 
 def write_plan_of(folder: Path, filters: dict[str, list[str]], method: str, channels: int, seed: int) -> str:
@@ -88,21 +88,21 @@ class Setting:
     publishers: int = 2
     nodes: int = 1
     router: Router | None = None
-    desk: Desk = field(init=False)
+    desk: ControlPlane = field(init=False)
     node: Node = field(init=False)
     all_nodes: list[Node] = field(default_factory=list)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     got: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     _reading: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def start(self, routes: Routes | None = None) -> None:
+    async def start(self, routes: PlanRoutes | None = None) -> None:
         """Start all of it."""
-        self.desk = Desk(self.transport, Interests(SCHEMA))
+        self.desk = ControlPlane(self.transport, SubscriptionIndex(SCHEMA))
         if routes is not None:
             self.desk.use(routes)
         parts = range(16)
         others = [Follower(self.transport) for _ in range(self.nodes - 1)]
-        desks: list[Holding] = [self.desk, *others]
+        desks: list[ControlState] = [self.desk, *others]
         for i, holding in enumerate(desks):
             mine = [part for part in parts if part % self.nodes == i]
             node = Node(self.transport, holding, mine=mine, router=self.router)

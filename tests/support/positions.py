@@ -8,29 +8,29 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges, Positions
+from narrowcast.costs.line_positions import LineCharges, LinePositions
 
 
 @st.composite
-def lines(draw: st.DrawFn, most: int = 9, least: int = 1) -> Positions:
+def lines(draw: st.DrawFn, most: int = 9, least: int = 1) -> LinePositions:
     """A few positions with events, and intervals of any weight."""
     n = draw(st.integers(least, most))
     ends = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=12))
     density = draw(st.lists(st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0]), min_size=n, max_size=n))
     weight = draw(st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=len(ends), max_size=len(ends)))
     first, last = ([f(pair) for pair in ends] for f in (min, max))
-    return Positions(density, np.array(first, np.int64), np.array(last, np.int64), np.array(weight))
+    return LinePositions(density, np.array(first, np.int64), np.array(last, np.int64), np.array(weight))
 
 
 charged = st.builds(
-    Charges,
+    LineCharges,
     message=st.sampled_from([0.0, 1.0, 7.0]),
     segment=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
     capacity=st.sampled_from([1.0, 2.0, 3.5, math.inf]),
 )
 
 
-def literal(line: Positions, push: Any) -> dict[int, list[tuple[int, int, float]]]:
+def literal(line: LinePositions, push: Any) -> dict[int, list[tuple[int, int, float]]]:
     """By position the pieces it holds, found by handing them down one by one."""
     held: dict[int, list[tuple[int, int, float]]] = {}
 
@@ -54,7 +54,7 @@ def literal(line: Positions, push: Any) -> dict[int, list[tuple[int, int, float]
     return held
 
 
-def literal_cost(line: Positions, charges: Charges, push: Any) -> tuple[float, float, float]:
+def literal_cost(line: LinePositions, charges: LineCharges, push: Any) -> tuple[float, float, float]:
     """Messages, segments and what both cost: every event is sent to every machine that may want it."""
     messages = segments = 0.0
     for x, pieces in literal(line, push).items():

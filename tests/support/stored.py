@@ -6,10 +6,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from narrowcast.broker import Desk, Interests, Node, Store, Subscriber
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker import ControlPlane, Node, Subscriber, SubscriptionIndex, SubscriptionStore
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.storage.positions import Positions
-from narrowcast.broker.storage.streams import Streams
+from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import Subjects
 from support.broker import PATIENCE, SCHEMA
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Event
-    from narrowcast.broker.data.pace import Pace
-    from narrowcast.routing.routes import Routes
+    from narrowcast.broker.data.rate_limit import PublishRateLimit
+    from narrowcast.routing.plan_routes import PlanRoutes
 
 
 @asynccontextmanager
@@ -27,18 +27,18 @@ async def broker(
     url: str,
     folder: Path,
     prefix: str = "nc",
-    plan: Routes | None = None,
+    plan: PlanRoutes | None = None,
     most: int = 64 << 20,
-    pace: Pace | None = None,
+    pace: PublishRateLimit | None = None,
     mine: list[int] | None = None,
 ) -> AsyncIterator[Node]:
     """Run a node that stores events, with a connection of its own."""
     transport = await NatsTransport.connect(url)
     subjects = Subjects(prefix)
-    streams = Streams(transport, subjects, most=most)
+    streams = EventStreams(transport, subjects, most=most)
     positions = Positions(streams, subjects)
-    store = Store(folder / "subscriptions.db")
-    desk = Desk(transport, Interests(SCHEMA, store=store), prefix=prefix, positions=positions)
+    store = SubscriptionStore(folder / "subscriptions.db")
+    desk = ControlPlane(transport, SubscriptionIndex(SCHEMA, store=store), prefix=prefix, positions=positions)
     if plan is not None:
         desk.use(plan)
     node = Node(transport, desk, streams=streams, pace=pace, mine=mine)

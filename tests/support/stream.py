@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import narrowcast as nc
-from narrowcast.spark.streaming.batch import Batch
+from narrowcast.spark.streaming.micro_batch import MicroBatch
 from narrowcast.spark.streaming.stream import Stream
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
-        self.heard: list[Batch] = []
+        self.heard: list[MicroBatch] = []
         for name in ("events", "changes"):
             (folder / name).mkdir()
         self.subscribe(FILTERS)
@@ -67,7 +67,7 @@ class Place:
         }
         return Stream(self.spark, str(self.folder / "subscriptions"), **given)
 
-    def run(self, **options: Any) -> list[Batch]:
+    def run(self, **options: Any) -> list[MicroBatch]:
         """Take what is there, and return the batches of it."""
         before, stream = len(self.heard), self.stream(**options)
         try:

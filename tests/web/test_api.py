@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import narrowcast as nc
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber
-from narrowcast.broker.data.pace import Pace
-from narrowcast.broker.storage.quarantine import Quarantine
+from narrowcast.broker import ControlPlane, MemoryTransport, Node, Subscriber, SubscriptionIndex
+from narrowcast.broker.data.rate_limit import PublishRateLimit
+from narrowcast.broker.storage.dead_letters import DeadLetters
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import place_of, serving
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def started() -> AsyncIterator[tuple[Node, MemoryTransport, httpx.AsyncClient]]:
     transport = MemoryTransport()
-    node = Node(transport, Desk(transport, Interests()))
+    node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     await node.start()
     async with (
         serving(make_api(node, transport), "127.0.0.1:0") as url,
@@ -70,8 +70,12 @@ def test_subscribe_publish_receive() -> None:
 
 def test_dead_letters_are_counted() -> None:
     async def run() -> None:
-        transport, kept = MemoryTransport(), Quarantine(":memory:", most=2)
-        node = Node(transport, Desk(transport, Interests(nc.Schema.of({"price": "double"}))), quarantine=kept)
+        transport, kept = MemoryTransport(), DeadLetters(":memory:", most=2)
+        node = Node(
+            transport,
+            ControlPlane(transport, SubscriptionIndex(nc.Schema.of({"price": "double"}))),
+            quarantine=kept,
+        )
         await node.start()
         async with (
             serving(make_api(node, transport), "127.0.0.1:0") as url,
@@ -156,7 +160,7 @@ def test_places() -> None:
 
     async def run() -> None:
         transport = MemoryTransport()
-        api = make_api(Node(transport, Desk(transport, Interests())), transport)
+        api = make_api(Node(transport, ControlPlane(transport, SubscriptionIndex())), transport)
         async with serving(api, "127.0.0.1:0") as url:
             with pytest.raises(TransportError, match=r"cannot listen at 127\.0\.0\.1:"):
                 async with serving(api, url.removeprefix("http://")):
@@ -182,7 +186,7 @@ def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> 
 def test_who_sends_too_fast_is_told_to_slow_down() -> None:
     async def run() -> None:
         transport = MemoryTransport()
-        node = Node(transport, Desk(transport, Interests()), pace=Pace(1, 2))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex()), pace=PublishRateLimit(1, 2))
         await node.start()
         async with (
             serving(make_api(node, transport), "127.0.0.1:0") as url,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node
+from narrowcast.broker import ControlPlane, MemoryTransport, Node, SubscriptionIndex
 from narrowcast.broker.security.users import Users
 from narrowcast.web.api import make_api
 from narrowcast.web.server import serving
-from narrowcast.web.tokens import Tokens
+from narrowcast.web.tokens import TokenAccess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,9 +37,9 @@ class People:
 @asynccontextmanager
 async def started(people: People) -> AsyncIterator[httpx.AsyncClient]:
     transport = MemoryTransport()
-    node = Node(transport, Desk(transport, Interests()))
+    node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     await node.start()
-    api = make_api(node, transport, Tokens(lambda: people.users))
+    api = make_api(node, transport, TokenAccess(lambda: people.users))
     async with serving(api, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
         yield client
     await node.stop()

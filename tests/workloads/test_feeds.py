@@ -18,7 +18,7 @@ from scipy import sparse
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
-from narrowcast.planning.replan import changed
+from narrowcast.planning.replanner import changed
 from narrowcast.workloads import Feeds, make_workload
 from narrowcast.workloads.feeds import MODELS, changes_between
 from support.command import document, refusal

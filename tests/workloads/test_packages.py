@@ -18,7 +18,7 @@ from scipy import sparse
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation, relation_of
-from narrowcast.planning.replan import changed
+from narrowcast.planning.replanner import changed
 from narrowcast.workloads import Packages, origin_of
 from narrowcast.workloads.packages import DEPENDENCIES, LIBRARY, _attached, _closed, _most_wanted
 from support.command import document, refusal

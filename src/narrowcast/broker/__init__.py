@@ -8,37 +8,38 @@ from narrowcast.broker.clients.blocking import BlockingPublisher, BlockingSubscr
 from narrowcast.broker.clients.event import Event
 from narrowcast.broker.clients.publisher import Publisher
 from narrowcast.broker.clients.subscriber import Subscriber
-from narrowcast.broker.control.desk import Desk
+from narrowcast.broker.control.control_plane import ControlPlane
 from narrowcast.broker.control.follower import Follower
-from narrowcast.broker.control.interests import Interests
+from narrowcast.broker.control.subscription_index import SubscriptionIndex
+from narrowcast.broker.data.activity_log import ActivityLog
 from narrowcast.broker.data.node import Node
-from narrowcast.broker.data.record import Record
-from narrowcast.broker.memory import MemoryTransport
-from narrowcast.broker.server.server import NatsServer
-from narrowcast.broker.storage.store import Store
+from narrowcast.broker.memory_transport import MemoryTransport
+from narrowcast.broker.server.nats_server import NatsServer
+from narrowcast.broker.storage.subscription_store import SubscriptionStore
 from narrowcast.broker.transport import Inbox, Message, Transport
+from narrowcast.deprecation import renamed
 
 if TYPE_CHECKING:
-    from narrowcast.broker.nats import NatsTransport
+    from narrowcast.broker.nats_transport import NatsTransport
 
 __all__ = [
+    "ActivityLog",
     "BlockingPublisher",
     "BlockingSubscriber",
     "Connection",
-    "Desk",
+    "ControlPlane",
     "Event",
     "Follower",
     "Inbox",
-    "Interests",
     "MemoryTransport",
     "Message",
     "NatsServer",
     "NatsTransport",
     "Node",
     "Publisher",
-    "Record",
-    "Store",
     "Subscriber",
+    "SubscriptionIndex",
+    "SubscriptionStore",
     "Transport",
 ]
 
@@ -46,7 +47,16 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load what needs nats-py when it is asked for."""
     if name == "NatsTransport":
-        from narrowcast.broker.nats import NatsTransport
+        from narrowcast.broker.nats_transport import NatsTransport
 
         return NatsTransport
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return renamed(
+        __name__,
+        name,
+        {
+            "Desk": "ControlPlane",
+            "Interests": "SubscriptionIndex",
+            "Record": "ActivityLog",
+            "Store": "SubscriptionStore",
+        },
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from narrowcast.broker.data.decode import LARGEST
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.filters.limits import LENIENT, Limits
+from narrowcast.filters.limits import LENIENT, FilterLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ class BrokerLimits:
     narrowcast.errors.ParameterError: --limit is 'size=7'; give NAME=VALUE, with one of these names: ...
     """
 
-    filters: Limits = field(default_factory=Limits)
+    filters: FilterLimits = field(default_factory=FilterLimits)
     payload: int = LARGEST
     subscriptions: int = 10_000
     text: int = LONGEST_TEXT
@@ -103,7 +103,7 @@ class BrokerLimits:
             When there is no limit of a name, or it cannot have a value.
         """
         ours = [each.name for each in fields(cls) if each.name != "filters"]
-        theirs = [each.name for each in fields(Limits)]
+        theirs = [each.name for each in fields(FilterLimits)]
         given: dict[str, Any] = {}
         for word in words:
             name, _, value = word.partition("=")
@@ -116,7 +116,7 @@ class BrokerLimits:
                 raise ParameterError(f"--limit {name} is given twice; leave one out")
             given[name] = _number(name, value)
         try:
-            filters = Limits(**{name: given.pop(name) for name in theirs if name in given})
+            filters = FilterLimits(**{name: given.pop(name) for name in theirs if name in given})
         except ParameterError as error:
             raise ParameterError(f"--{error}; give another") from error
         return cls(filters=filters, **given)

@@ -25,7 +25,7 @@ MOST = 1 << 15
 Run: TypeAlias = tuple[str, int]
 
 
-class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class PublishedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Events of one publisher, numbered from `first` on: what publishers send to nodes.
 
     `sent` is when, in seconds since 1970 by the publisher's clock; 0 where it does not say. With `settle` the
@@ -95,28 +95,28 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
     subscriber: str
 
 
-class Add(msgspec.Struct, tag="add", frozen=True):
+class AddFilters(msgspec.Struct, tag="add", frozen=True):
     """A subscriber wants what a filter lets through."""
 
     subscriber: str
     filters: list[str]
 
 
-class Remove(msgspec.Struct, tag="remove", frozen=True):
+class RemoveSubscriptions(msgspec.Struct, tag="remove", frozen=True):
     """A subscriber no longer wants what some of its subscriptions ask for."""
 
     subscriber: str
     subscription_ids: list[int]
 
 
-class Prepare(msgspec.Struct, tag="prepare", frozen=True):
+class PreparePlan(msgspec.Struct, tag="prepare", frozen=True):
     """A plan will be used soon: a subscriber should listen to these channels of it, beside all others."""
 
     epoch: int
     channels: list[int]
 
 
-class Listening(msgspec.Struct, tag="listening", frozen=True):
+class ChannelsJoined(msgspec.Struct, tag="listening", frozen=True):
     """A subscriber listens to these channels of a plan."""
 
     subscriber: str
@@ -124,7 +124,7 @@ class Listening(msgspec.Struct, tag="listening", frozen=True):
     channels: list[int]
 
 
-class Report(msgspec.Struct, tag="report", frozen=True):
+class SubscriberReport(msgspec.Struct, tag="report", frozen=True):
     """What a subscriber has got since it reported last.
 
     Parameters
@@ -146,7 +146,7 @@ class Report(msgspec.Struct, tag="report", frozen=True):
     dropped: _Count
 
 
-class Replay(msgspec.Struct, tag="replay", frozen=True):
+class ReplayRequest(msgspec.Struct, tag="replay", frozen=True):
     """A subscriber wants what was stored for it behind a place, below its subject for that with a token.
 
     A place is one of a `store`: where that is another by now, it means nothing.
@@ -158,19 +158,19 @@ class Replay(msgspec.Struct, tag="replay", frozen=True):
     store: str = ""
 
 
-class Replaying(msgspec.Struct, tag="replaying", frozen=True):
+class ReplayStarted(msgspec.Struct, tag="replaying", frozen=True):
     """So many messages are on their way."""
 
     messages: int
 
 
-class Taken(msgspec.Struct, tag="taken", frozen=True):
+class ReaderReplaced(msgspec.Struct, tag="taken", frozen=True):
     """What is stored for a subscriber is read by the one that has come last."""
 
     life: str
 
 
-class Rollout(msgspec.Struct, tag="rollout", frozen=True):
+class RolloutRequest(msgspec.Struct, tag="rollout", frozen=True):
     """A plan is to be used: its folder, as nodes see it, and how; see `Desk.rollout`."""
 
     plan: str
@@ -180,7 +180,7 @@ class Rollout(msgspec.Struct, tag="rollout", frozen=True):
     joins: float | None = None
 
 
-class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
+class RolloutDone(msgspec.Struct, tag="rolled-out", frozen=True):
     """A plan is in use, and so many listen to its channels."""
 
     epoch: int
@@ -188,7 +188,7 @@ class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
     listening: int
 
 
-class Had(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReadEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a subscriber has had behind its place in what is stored.
 
     Parameters
@@ -206,8 +206,8 @@ class Had(msgspec.Struct, frozen=True, omit_defaults=True):
         return bool(self.events or self.subjects)
 
 
-class Standing(msgspec.Struct, tag="standing", frozen=True):
-    """What holds for a subscriber: an answer to `Hello`, `Add` and `Remove`, and on the control subject.
+class SubscriberState(msgspec.Struct, tag="standing", frozen=True):
+    """What holds for a subscriber: an answer to `Hello`, `AddFilters` and `RemoveSubscriptions`, and on the control subject.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     epoch, channels
         The plan that is in use, and the channels that it should listen to.
     added
-        Of `Add`, the ids of the filters, in their order.
+        Of `AddFilters`, the ids of the filters, in their order.
     prepared
         The plan that will be used soon, if any: channels of all others are given up.
     kept
@@ -251,18 +251,18 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     since: int = 0
     after: int | None = None
     store: str = ""
-    had: Had = Had()
+    had: ReadEvents = ReadEvents()
     key: str = ""
 
 
-class Beat(msgspec.Struct, tag="beat", frozen=True):
+class Heartbeat(msgspec.Struct, tag="beat", frozen=True):
     """The first node is there: since when, and which change was the last. Others and subscribers hear it."""
 
     since: int
     number: int
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True):
+class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     """A subscription."""
 
     subscription_id: int
@@ -270,7 +270,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     filter: str
 
 
-class Plan(msgspec.Struct, array_like=True, frozen=True):
+class PlanReference(msgspec.Struct, array_like=True, frozen=True):
     """A plan in a folder, its number, and what tells it from others that may be there."""
 
     epoch: int
@@ -279,7 +279,7 @@ class Plan(msgspec.Struct, array_like=True, frozen=True):
     name: str = ""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
     """What has changed: the first node says it to the others, one change after another.
 
     Parameters
@@ -299,23 +299,23 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     number: int
-    added: list[Row] = []
+    added: list[SubscriptionRow] = []
     removed: list[int] = []
     placed: list[tuple[int, str, list[int]]] = []
     joined: list[tuple[int, str]] = []
     left: list[str] = []
-    prepared: Plan | None = None
+    prepared: PlanReference | None = None
     used: int | None = None
 
 
-class Join(msgspec.Struct, tag="join", frozen=True):
+class NodeJoin(msgspec.Struct, tag="join", frozen=True):
     """Another node is there, and wants to know all that holds; `after` goes on behind an id."""
 
     node: str
     after: int = -1
 
 
-class State(msgspec.Struct, tag="state", frozen=True):
+class NodeState(msgspec.Struct, tag="state", frozen=True):
     """All that holds, for another node: the change it is of, and some of the subscriptions.
 
     There are more where `more` says so. A plan that is read from no folder is none. `stored` says whether
@@ -324,16 +324,16 @@ class State(msgspec.Struct, tag="state", frozen=True):
 
     number: int
     schema: dict[str, str]
-    rows: list[Row]
+    rows: list[SubscriptionRow]
     more: bool
-    plan: Plan | None
-    prepared: Plan | None
+    plan: PlanReference | None
+    prepared: PlanReference | None
     placed: list[tuple[int, str, list[int]]]
     joined: list[tuple[int, str]]
     stored: bool = False
 
 
-class Refused(msgspec.Struct, tag="refused", frozen=True):
+class Refusal(msgspec.Struct, tag="refused", frozen=True):
     """What was asked for is not done, and why; of a batch, so many events from a number on came too fast."""
 
     reason: str
@@ -341,17 +341,21 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     many: int = 0
 
 
-Request: TypeAlias = Hello | Bye | Add | Remove | Listening | Report | Replay
-Answer: TypeAlias = Standing | Refused | Prepare | RolledOut | State | Replaying | Taken
+Request: TypeAlias = (
+    Hello | Bye | AddFilters | RemoveSubscriptions | ChannelsJoined | SubscriberReport | ReplayRequest
+)
+Answer: TypeAlias = (
+    SubscriberState | Refusal | PreparePlan | RolloutDone | NodeState | ReplayStarted | ReaderReplaced
+)
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_batch = msgspec.msgpack.Decoder(PublishedBatch).decode
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_order = msgspec.msgpack.Decoder(Rollout | Join).decode
-decode_beat = msgspec.msgpack.Decoder(Beat).decode
-decode_change = msgspec.msgpack.Decoder(Change).decode
+decode_order = msgspec.msgpack.Decoder(RolloutRequest | NodeJoin).decode
+decode_beat = msgspec.msgpack.Decoder(Heartbeat).decode
+decode_change = msgspec.msgpack.Decoder(ControlChange).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import dead_letters, live, options
+from narrowcast.cli import broker_options, dead_letters, options
 from narrowcast.errors import InputError
 from narrowcast.files import writing
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.security.login import Login
     from narrowcast.broker.security.tls import Tls
-    from narrowcast.broker.storage.backup import Manifest
-    from narrowcast.broker.storage.draft import Draft
+    from narrowcast.broker.storage.backup import BackupManifest
+    from narrowcast.broker.storage.backup_writer import BackupWriter
 
     #: Called with what is done now.
     Tell = Callable[[str], None]
@@ -37,11 +37,11 @@ def backup(
         str | None,
         typer.Option("--prefix", metavar="P", help="How subjects of the broker begin, unless DIR says it."),
     ] = None,
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Write all that a broker holds to one file, while it runs or when it is stopped.
@@ -59,8 +59,8 @@ def backup(
         narrowcast backup --data broker --out broker.tar.gz --nats nats://one:4222,nats://two:4222
     """
     from narrowcast.broker.security.tls import Tls
-    from narrowcast.broker.storage.draft import draft, facts_of
-    from narrowcast.broker.storage.lasting import Delivery
+    from narrowcast.broker.storage.backup_writer import draft, facts_of
+    from narrowcast.broker.storage.broker_state import DeliveryGuarantee
     from narrowcast.broker.wire import Subjects
 
     with options.bars() as progress, draft(data, out) as made:
@@ -73,8 +73,8 @@ def backup(
         begins = Subjects(prefix or ("nc" if said is None else said.prefix)).prefix
         promised = None if said is None else said.delivery
         stored = False
-        if promised is not Delivery.AT_MOST_ONCE:
-            who = None if nats is None else live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+        if promised is not DeliveryGuarantee.AT_MOST_ONCE:
+            who = None if nats is None else broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
             stored = _streams(made, data, who, Tls(tls_ca, tls_cert, tls_key), begins, tell)
             if not stored and promised is not None:
                 raise InputError(
@@ -85,32 +85,34 @@ def backup(
         made.copy()
         tell("write the file")
         found = made.pack(
-            out, delivery=Delivery.AT_LEAST_ONCE if stored else Delivery.AT_MOST_ONCE, prefix=begins
+            out,
+            delivery=DeliveryGuarantee.AT_LEAST_ONCE if stored else DeliveryGuarantee.AT_MOST_ONCE,
+            prefix=begins,
         )
     show("backup", out, out.stat().st_size, found, as_json=as_json)
 
 
-def _streams(made: Draft, data: Path, who: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
+def _streams(made: BackupWriter, data: Path, who: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
     """Take what is stored, from servers that are given or that of the broker; return whether there is any."""
-    from narrowcast.broker.server.borrowed import Borrowed
+    from narrowcast.broker.server.temporary_server import TemporaryServer
 
     if who is not None:
         return asyncio.run(_take(made, who, prefix, tell))
     if not (data / "nats" / "key").exists():  # it has no server of its own
         return False
-    with Borrowed(data / "nats", tls=tls) as server:
+    with TemporaryServer(data / "nats", tls=tls) as server:
         return asyncio.run(_take(made, server.login, prefix, tell))
 
 
-async def _take(made: Draft, who: Login, prefix: str, tell: Tell) -> bool:
+async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool:
     """Take the streams of a broker; return whether it has any."""
     from narrowcast.broker.storage.backup import member_of
-    from narrowcast.broker.storage.snapshot import Snapshots
+    from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
     from narrowcast.broker.wire import Subjects
 
     async with (
-        live.connected(who, "narrowcast backup", prefix) as transport,
-        Snapshots(transport, Subjects(prefix)) as snapshots,
+        broker_options.connected(who, "narrowcast backup", prefix) as transport,
+        StreamSnapshots(transport, Subjects(prefix)) as snapshots,
     ):
         there = await snapshots.there()
         if not there:
@@ -130,7 +132,7 @@ async def _take(made: Draft, who: Login, prefix: str, tell: Tell) -> bool:
     return True
 
 
-def show(command: str, file: Path, size: int, found: Manifest, *, as_json: bool, **more: Any) -> None:
+def show(command: str, file: Path, size: int, found: BackupManifest, *, as_json: bool, **more: Any) -> None:
     """Print what a backup holds."""
     facts = {"command": command, "file": str(file), "bytes": size, **found.facts(), **more}
     rows = [

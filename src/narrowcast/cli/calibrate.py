@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from narrowcast.cli import options
-from narrowcast.costs import multicast
+from narrowcast.costs import multicast_loopback
 from narrowcast.costs.calibration import Calibration, check_place, write_calibration
 from narrowcast.errors import ParameterError
 
@@ -18,20 +18,20 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the result goes, as JSON.")],
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="S", help="How long to measure; longer is more exact.")
-    ] = multicast.SECONDS,
+    ] = multicast_loopback.SECONDS,
     aggregation: Annotated[
         str, typer.Option("--h", metavar="N,N", help="Messages to a packet that are measured.")
-    ] = ",".join(map(str, multicast.AGGREGATION)),
+    ] = ",".join(map(str, multicast_loopback.AGGREGATION)),
     size: Annotated[
         int, typer.Option("--size", metavar="BYTES", help="How long a message is.")
-    ] = multicast.MESSAGE,
+    ] = multicast_loopback.MESSAGE,
     seed: options.Seed = 0,
     group: Annotated[
         str, typer.Option("--group", metavar="ADDRESS", help="The multicast group that packets are sent to.")
-    ] = multicast.GROUP,
+    ] = multicast_loopback.GROUP,
     interface: Annotated[
         str, typer.Option("--interface", metavar="ADDRESS", help="The interface, by its address.")
-    ] = multicast.INTERFACE,
+    ] = multicast_loopback.INTERFACE,
     as_json: options.Json = False,
 ) -> None:
     """Measure what filtering costs a receiver on this machine: alpha(h) and beta(h) of the cost filtering.
@@ -59,7 +59,7 @@ def calibrate(
         def tell(what: str, done: int, of: int) -> None:
             progress.update(task, description=what, completed=done, total=of)
 
-        found = multicast.calibrate(
+        found = multicast_loopback.calibrate(
             aggregation=numbers,
             seconds=seconds,
             seed=seed,

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from narrowcast.cli.event import read_event
+from narrowcast.cli.event_option import read_event
 from narrowcast.errors import FilterError, InputError, TableError
 from narrowcast.files import read_table
-from narrowcast.filters.explain import Explanation, Subscription
-from narrowcast.filters.infer import infer_schema
-from narrowcast.filters.limits import Limits
+from narrowcast.filters.explain import Explanation, ParsedFilter
+from narrowcast.filters.limits import FilterLimits
 from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.filters.type_inference import infer_schema
 from narrowcast.matching import matcher_for
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
@@ -45,7 +45,9 @@ def check(
     event: Annotated[
         str | None, typer.Option(help="One event as JSON, @FILE or -: show which predicates hold for it.")
     ] = None,
-    limit_boxes: Annotated[int, typer.Option(help="The most boxes one filter may become.")] = Limits().boxes,
+    limit_boxes: Annotated[
+        int, typer.Option(help="The most boxes one filter may become.")
+    ] = FilterLimits().boxes,
     rows: Annotated[int, typer.Option(min=1, help="Filters to list; bad ones come first.")] = 20,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when a filter is bad.")] = False,
     as_json: Annotated[
@@ -65,7 +67,7 @@ def check(
     table = _read_filters(filters)
     if schema is not None and events is not None:
         raise InputError("give --schema or --events, not both: the events carry their own types")
-    limits = Limits(boxes=limit_boxes)
+    limits = FilterLimits(boxes=limit_boxes)
     typed = schema is not None or events is not None
     told = None if event is None else read_event(event)
     sample = None if events is None else _sample(events)
@@ -118,7 +120,7 @@ def _read_filters(path: Path) -> pa.Table:
 def _report(
     table: pa.Table,
     types: Schema,
-    limits: Limits,
+    limits: FilterLimits,
     sample: EventBatch | None,
     event: dict[str, Any] | None,
     most: int | None,
@@ -160,11 +162,11 @@ def _report(
 
 
 def _explain(
-    text: str, limits: Limits, event: dict[str, Any], types: Schema | None, number: int
+    text: str, limits: FilterLimits, event: dict[str, Any], types: Schema | None, number: int
 ) -> Explanation:
     """Explain an event by the types given, or by those of its own values where there are none."""
     try:
-        return Subscription.parse(text, limits).explain(event, types)
+        return ParsedFilter.parse(text, limits).explain(event, types)
     except FilterError as error:
         raise InputError(
             f"--event does not go with subscription_id {number}, which {error}; mend it, or give --schema"

@@ -10,36 +10,36 @@ import pyarrow.parquet as pq
 import typer
 
 from narrowcast import __version__
-from narrowcast.cli import inputs, options, settings
+from narrowcast.cli import inputs, options, set_option
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
 from narrowcast.planning.base import PLANNERS, capabilities_of, planners, router_for
 from narrowcast.report.charts import compared_methods, save_chart
-from narrowcast.spark.planning.parameters import COMMON
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.planning.planner_parameters import COMMON
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
-from narrowcast.spark.stages.boxes import boxes_taken
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.bounding_boxes import boxes_taken
 from narrowcast.spark.stages.changes import instant_of
-from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.stages.compare import IDEAL, Comparison, counts_of, methods_of
 from narrowcast.spark.stages.compare import compare as compare_methods
-from narrowcast.spark.stages.inputs import Inputs, take
+from narrowcast.spark.stages.delivery_results import PlanWithRouter
+from narrowcast.spark.stages.interest_collection import to_interest
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
+from narrowcast.spark.stages.plan_inputs import PlanInputs, take
 from narrowcast.spark.stages.replay import replay_inputs
 from narrowcast.spark.stages.run import RECENT
-from narrowcast.spark.stages.sendings import Sending
 from narrowcast.spark.storage import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.spark.stages.compare import Compared
-    from narrowcast.spark.stages.sendings import Replayed
+    from narrowcast.spark.stages.compare import ComparedMethod
+    from narrowcast.spark.stages.delivery_results import ReplayResult
 
 
 def compare(
@@ -73,9 +73,9 @@ def compare(
     locations: inputs.Locations = None,
     publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
-    router: settings.Router = None,
-    again: settings.Again = True,
-    given_settings: settings.Settings = None,
+    router: set_option.Router = None,
+    again: set_option.Again = True,
+    given_settings: set_option.Settings = None,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -116,11 +116,11 @@ def compare(
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     network = NetworkTables.read(topology, locations, publishers)
-    again = settings.is_replayed(router, able=subscriptions is not None, again=again)
+    again = set_option.is_replayed(router, able=subscriptions is not None, again=again)
     fitting = dict.fromkeys(router_for(method, flows) for method in planners())
     routers = ([router] if router else list(fitting)) if again else []
     params, costing, routing = _dealt(
-        settings.parameters(given_settings or []), chosen, costs, network, routers
+        set_option.parameters(given_settings or []), chosen, costs, network, routers
     )
     by_boxes = [name for name in chosen or () if name != IDEAL and PLANNERS[name].capabilities.boxes]
     if by_boxes and subscriptions is None:
@@ -128,11 +128,11 @@ def compare(
             f"{by_boxes[0]} plans by the boxes of filters; give --subscriptions and --events, or leave it out"
         )
     for name in routers:  # what is wrong with them is told before Spark starts
-        settings.check_router(name, routing)
+        set_option.check_router(name, routing)
     COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None and interests is changes is state is None and flows == "events":
         recent = RECENT
-    given = Inputs(
+    given = PlanInputs(
         interests=interests,
         rates=rates,
         changes=changes,
@@ -161,9 +161,9 @@ def compare(
             interest = to_interest(taken.frames, everybody=True)
             boxes = boxes_taken(taken, interest.subscribers) if by_boxes else None
 
-        def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> Replayed:
+        def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> ReplayResult:
             sent_by = {
-                name: Sending.by(plan, method, flows, router, routing)
+                name: PlanWithRouter.by(plan, method, flows, router, routing)
                 for name, (plan, method) in plans.items()
             }
             multicast = costing.get("multicast", "dense")
@@ -240,16 +240,16 @@ def _dealt(
     for name in params:
         if name in COMMON:
             raise ParameterError(f"{name} is among the parameters of methods; give it as {name} itself")
-    own, costing, routing = settings.dealt(
+    own, costing, routing = set_option.dealt(
         params,
-        settings.takers_of_methods(methods_of(chosen, {}), "the methods"),
-        settings.takers_of_costs(costs, network.given),
-        settings.takers_of_routers(routers),
+        set_option.takers_of_methods(methods_of(chosen, {}), "the methods"),
+        set_option.takers_of_costs(costs, network.given),
+        set_option.takers_of_routers(routers),
     )
     return own, costing, routing
 
 
-def _name(row: Compared) -> str:
+def _name(row: ComparedMethod) -> str:
     return row.method if row.asked is None else f"{row.method} {row.asked}"
 
 
@@ -339,7 +339,7 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def _again(row: Compared) -> tuple[str, str]:
+def _again(row: ComparedMethod) -> tuple[str, str]:
     """Return what replayed events cost, and how good or bad that is."""
     sent = row.replayed
     assert sent is not None

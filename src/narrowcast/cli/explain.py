@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from narrowcast.cli import explained, inputs, options
-from narrowcast.cli.event import read_event
-from narrowcast.cli.settings import parameters
+from narrowcast.cli import explain_tables, inputs, options
+from narrowcast.cli.event_option import read_event
+from narrowcast.cli.set_option import parameters
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.planning.base import router_for
-from narrowcast.report.explain import Known, explain_channel, explain_event, explain_subscriber
-from narrowcast.report.explain.event import Sender
-from narrowcast.report.explain.known import place_of
+from narrowcast.report.explain import PlanContext, explain_channel, explain_event, explain_subscriber
+from narrowcast.report.explain.event import EventSender
+from narrowcast.report.explain.plan_context import place_of
 from narrowcast.routing import ROUTERS
-from narrowcast.routing.choice import router_maker
+from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.stages.network import NetworkTables
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def explain(
     if event is None and (odd := [name for name, value in about.items() if value]):
         raise ParameterError(f"--{odd[0]} is about an event; give --event with it, or leave it out")
     told = None if event is None else read_event(event)
-    known = Known(
+    known = PlanContext(
         plan,
         subscriptions=subscriptions,
         events=events,
@@ -130,29 +130,29 @@ def explain(
         if publisher is not None and tables.topology is None:
             raise ParameterError("--publisher is given without --topology; give both, or neither")
 
-        def sender(labels: Labels) -> Sender:
+        def sender(labels: Labels) -> EventSender:
             fitting = tables.fitting(text=not pa.types.is_integer(labels.type))
             network = Network(**fitting.given) if fitting.topology else None
             place = None
             if publisher is not None and network is not None:
                 place = place_of("node", publisher, network.topology.nodes)
-            return Sender(make(network), network, place)
+            return EventSender(make(network), network, place)
 
         found = explain_event(known, told, sender, flow=flow, subscriber=subscriber, rows=rows)
         unit = "messages" if tables.topology is None else "cost of links"
         facts |= {"router": name, "unit": unit} | found
-        shown = explained.event(facts, rows)
+        shown = explain_tables.event(facts, rows)
     elif subscriber is not None:
         facts |= explain_subscriber(known, subscriber, rows=rows)
-        shown = explained.subscriber(facts, rows)
+        shown = explain_tables.subscriber(facts, rows)
     else:
         assert channel is not None
         facts |= explain_channel(known, channel, rows=rows)
-        shown = explained.channel(facts)
+        shown = explain_tables.channel(facts)
     options.show(facts, shown, as_json=as_json)
 
 
-def _check_names(event: Mapping[str, Any], known: Known, flow: str | None, *, typed: bool) -> None:
+def _check_names(event: Mapping[str, Any], known: PlanContext, flow: str | None, *, typed: bool) -> None:
     """Refuse an attribute that events lack; where only filters and cells tell, one spelt like another.
 
     Of others that none of them looks at it is said so: events may have more than anybody asks for.

@@ -12,8 +12,8 @@ from narrowcast.errors import ParameterError
 from narrowcast.report.export import multicast, nats
 from narrowcast.report.export.multicast import multicast_files
 from narrowcast.report.export.nats import nats_files
-from narrowcast.report.export.tables import (
-    Source,
+from narrowcast.report.export.plan_tables import (
+    PlanFolder,
     csv_files,
     csv_text,
     named_file,
@@ -24,7 +24,7 @@ from narrowcast.report.export.tables import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from narrowcast.report.export.tables import Files
+    from narrowcast.report.export.plan_tables import Files
 
 #: What makes the files of each form, and the options that it takes.
 FORMS: dict[str, tuple[Callable[..., Files], tuple[str, ...]]] = {
@@ -107,7 +107,7 @@ def export(
             form = next(form for form, (_, known) in FORMS.items() if name in known)
             option = "no-mappings" if name == "mappings" else name.replace("_", "-")
             raise ParameterError(f"--{option} is for --to {form}; leave it out with --to {to}")
-    source = Source(plan)
+    source = PlanFolder(plan)
     files = made(source, **asked)
     if out is None and not as_json:
         shown = next(iter(files.values())) if table is None else named_file(files, table)

@@ -10,18 +10,18 @@ import msgspec
 import typer
 
 from narrowcast.cli import inputs, options
-from narrowcast.cli.settings import Settings, for_plan, parameters
+from narrowcast.cli.set_option import Settings, for_plan, parameters
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.planning.replan import check_positive, online
-from narrowcast.spark.planning.parameters import check_planner, make_planner
+from narrowcast.planning.replanner import check_positive, online
+from narrowcast.spark.planning.planner_parameters import check_planner, make_planner
 
 if TYPE_CHECKING:
     from typing import Any
 
     from narrowcast.planning.base import OnlinePlanner
-    from narrowcast.spark.streaming.follow import Followed
+    from narrowcast.spark.streaming.follow import FollowProgress
 
 
 def follow(
@@ -120,7 +120,7 @@ def follow(
     with options.spark_at(master, conf, ui=ui) as at:
         task = at.progress.add_task("make the first plan", total=None)
 
-        def heard(done: Followed) -> None:
+        def heard(done: FollowProgress) -> None:
             text = msgspec.json.encode(done).decode() if as_json else line_of(done)
             print(text, file=sys.stdout if out.isatty() else out, flush=True)
             at.progress.update(task, description=f"wait for files after batch {done.batch}")
@@ -174,15 +174,15 @@ def _taken(given: dict[str, Any], name: str) -> dict[str, Any]:
     return {name: given.pop(name)} if name in given else {}
 
 
-def line_of(done: Followed) -> str:
+def line_of(done: FollowProgress) -> str:
     """Return what a micro-batch came to in one line.
 
     Examples
     --------
-    >>> from narrowcast.spark.streaming.follow import Followed
-    >>> line_of(Followed(3, 120, 2, 0, 14, 1234.5, 5, 1, {"base": 9, "survey": 0}, 0.5))
+    >>> from narrowcast.spark.streaming.follow import FollowProgress
+    >>> line_of(FollowProgress(3, 120, 2, 0, 14, 1234.5, 5, 1, {"base": 9, "survey": 0}, 0.5))
     'batch 3: 120 changes, 2 ignored; 14 channels, overall cost 1,234.5; rows +5 -1; messages: base 9'
-    >>> line_of(Followed(4, 0, 0, 0, 14, 1200.0, 0, 0, {}, 0.5, events=900, unknown=7, moved=2))
+    >>> line_of(FollowProgress(4, 0, 0, 0, 14, 1200.0, 0, 0, {}, 0.5, events=900, unknown=7, moved=2))
     'batch 4: 0 changes, 0 ignored; 900 events, 7 of unknown flows, 2 rates moved; 14 channels, overall ...'
     """
     parts = [f"batch {done.batch}: {done.changes:,} changes, {done.ignored:,} ignored"]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from narrowcast.errors import ParameterError
-from narrowcast.spark.stages.inputs import FLOWS
+from narrowcast.spark.stages.plan_inputs import FLOWS
 
 Interests = Annotated[
     str | None,

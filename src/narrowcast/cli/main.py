@@ -57,11 +57,11 @@ def _run() -> int:
     from typer.exceptions import Abort, TyperException
 
     from narrowcast.cli.app import app
-    from narrowcast.cli.logs import Text
+    from narrowcast.cli.log_output import TextLog
     from narrowcast.errors import NarrowcastError
 
     if logging.lastResort is not None:  # what says something where a command has nobody listen to logs
-        logging.lastResort.setFormatter(Text())
+        logging.lastResort.setFormatter(TextLog())
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()

@@ -22,7 +22,7 @@ from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.storage import exists, read_back, size_of
 
 if TYPE_CHECKING:
-    from narrowcast.spark.stages.content import Content
+    from narrowcast.spark.stages.match_inputs import MatchInputs
 
 
 def match(
@@ -96,9 +96,9 @@ def match(
 
         narrowcast match --subscriptions s --events e --out m --strategy partitioned --partitions plan
     """
-    from narrowcast.spark.stages.content import Content
     from narrowcast.spark.stages.histories import check_chosen
-    from narrowcast.spark.stages.took import Took
+    from narrowcast.spark.stages.match_inputs import MatchInputs
+    from narrowcast.spark.stages.slice_metrics import SliceMetrics
 
     options.one_of("--strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
@@ -140,11 +140,11 @@ def match(
                 raise TableError(f"{path} exists already; name another or remove it")
         n_bytes = size_of(at.spark, subscriptions) + size_of(at.spark, events)
         with sized(at.spark, n_bytes):
-            content = Content(
+            content = MatchInputs(
                 at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
             )
             facts: dict[str, Any] = {"command": "match", "out": out, **content.facts}
-            took = None if measured is None else Took(at.spark.sparkContext)
+            took = None if measured is None else SliceMetrics(at.spark.sparkContext)
             found = content.match(
                 strategy=strategy,
                 counts=counts,
@@ -170,7 +170,7 @@ def match(
     options.show(facts, {"What came out": _rows(facts)}, as_json=as_json)
 
 
-def _write_histories(content: Content, matches: str, path: str, chosen: dict[str, Any]) -> dict[str, Any]:
+def _write_histories(content: MatchInputs, matches: str, path: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """Write the histories that go with a table of matches, and return how many there are."""
     from narrowcast.spark.stages.histories import histories, long_rows, write_histories
 

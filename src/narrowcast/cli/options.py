@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from narrowcast.errors import ParameterError
-from narrowcast.report.page import PROSE
+from narrowcast.report.html_page import PROSE
 from narrowcast.spark.session import MASTER, bytes_of, session, settings_of
 from narrowcast.spark.stages.match import STRATEGIES
 
@@ -61,7 +61,7 @@ LOCAL = MASTER
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class RunningSpark:
     """Spark at work, and where to show how far it is."""
 
     spark: Any
@@ -81,7 +81,7 @@ def bars() -> Progress:
 
 
 @contextmanager
-def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
+def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[RunningSpark]:
     """Start Spark for the length of a block."""
     settings = settings_of(conf or [])
     with bars() as progress:
@@ -90,7 +90,7 @@ def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
             progress.update(starting, total=1, completed=1)
             if ui:
                 progress.console.print(f"Spark's pages: {spark.sparkContext.uiWebUrl}", highlight=False)
-            yield At(spark, progress)
+            yield RunningSpark(spark, progress)
 
 
 def memory_of(text: str | None) -> int | None:

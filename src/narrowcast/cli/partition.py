@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrowcast.cli import options
-from narrowcast.cli.settings import Settings, parameters
+from narrowcast.cli.set_option import Settings, parameters
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
-from narrowcast.matching.partition import Partitioning, Work, read_partitions, write_partitions
+from narrowcast.matching.partition import Partitioning, PartWork, read_partitions, write_partitions
 from narrowcast.model.schema import Schema
 from narrowcast.planning.ranges.partitioning import SCHEMES, TAKES
 from narrowcast.planning.ranges.partitioning import scheme as scheme_of
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.partition import cut_parts
 from narrowcast.spark.storage import size_of
 
 if TYPE_CHECKING:
-    from narrowcast.matching.partition import Adapted
-    from narrowcast.spark.stages.partition import Cut
+    from narrowcast.matching.partition import AdaptedParts
+    from narrowcast.spark.stages.partition import PartitionResult
 
 #: Parts that are made unless said otherwise.
 PARTS = 64
@@ -92,7 +92,7 @@ def partition(
 
         narrowcast partition --subscriptions s --events today --from plan --out next
     """
-    from narrowcast.spark.stages.content import Content
+    from narrowcast.spark.stages.match_inputs import MatchInputs
 
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
@@ -132,7 +132,7 @@ def partition(
     with options.spark_at(master, conf, ui=ui) as at:
         n_bytes = size_of(at.spark, subscriptions) + size_of(at.spark, events)
         with sized(at.spark, n_bytes):
-            content = Content(
+            content = MatchInputs(
                 at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
             )
             facts: dict[str, Any] = {"command": "partition", "out": str(out), **content.facts}
@@ -174,7 +174,7 @@ def _told(params: dict[str, Any], given: dict[str, Path | None]) -> dict[str, An
     return {key: value for key, value in params.items() if value is not None} | names
 
 
-def _costs(cut: Cut) -> dict[str, float]:
+def _costs(cut: PartitionResult) -> dict[str, float]:
     """Return what `plan.json` says that parts cost: none of these numbers says much alone."""
     costs = {
         "copies": cut.measured.copies,
@@ -187,16 +187,16 @@ def _costs(cut: Cut) -> dict[str, float]:
     return costs if cut.adapted is None else costs | {"moved": cut.adapted.moved}
 
 
-def _fitted(path: Path) -> Work:
+def _fitted(path: Path) -> PartWork:
     """Return the work that a table tells."""
     table = read_table(path)
     try:
-        return Work.fitted(table)
+        return PartWork.fitted(table)
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
 
 
-def _changes(found: Adapted) -> dict[str, Any]:
+def _changes(found: AdaptedParts) -> dict[str, Any]:
     """Return what came of following a load."""
     done = "parts made anew" if found.anew else "some branches cut anew" if found.steps else "nothing"
     return {

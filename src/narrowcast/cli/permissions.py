@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from narrowcast.cli import live
+from narrowcast.cli import broker_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ def permissions(
         Path | None,
         typer.Option("--plan", metavar="PLAN", help="The plan whose channels subscribers may listen to."),
     ] = None,
-    prefix: live.Prefix = "nc",
+    prefix: broker_options.Prefix = "nc",
 ) -> None:
     """Print the users and their permissions as a part of the configuration of NATS servers.
 
@@ -45,9 +45,9 @@ def permissions(
 
 def _channels(plan: Path, prefix: str) -> Callable[[str], list[str]]:
     """Return what gives the channels of somebody, in plans of any number: a broker counts them itself."""
-    from narrowcast.broker.data.standing import Epoch
+    from narrowcast.broker.data.routing_state import PlanEpoch
     from narrowcast.model.artefact import read_plan
-    from narrowcast.routing.routes import Routes
+    from narrowcast.routing.plan_routes import PlanRoutes
 
-    epoch = Epoch(0, Routes("", read_plan(plan)[0], None))
+    epoch = PlanEpoch(0, PlanRoutes("", read_plan(plan)[0], None))
     return lambda name: [f"{prefix}.out.channel.*.{number}" for number in epoch.channels(name)]

@@ -9,27 +9,27 @@ import numpy as np
 import typer
 
 from narrowcast.cli import inputs, options
-from narrowcast.cli.onward import Onward, Watch, method_for
-from narrowcast.cli.settings import Settings, for_plan, parameters
+from narrowcast.cli.replanning import EarlierPlan, PlanningProgress, method_for
+from narrowcast.cli.set_option import Settings, for_plan, parameters
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import rows_in
 from narrowcast.model.artefact import read_info, write_plan
 from narrowcast.model.schema import Schema
 from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.planning.watch import watching
-from narrowcast.spark.planning.large import LARGE_PLANNERS
-from narrowcast.spark.planning.parameters import check_planner, parameters_of
+from narrowcast.planning.progress import watching
+from narrowcast.spark.planning.large_planner import LARGE_PLANNERS
 from narrowcast.spark.planning.plan import check_large, costs_of, make_plan
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.planning.planner_parameters import check_planner, parameters_of
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.changes import instant_of
-from narrowcast.spark.stages.collection import LIMIT
-from narrowcast.spark.stages.inputs import Inputs, take
+from narrowcast.spark.stages.interest_collection import LIMIT
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
 from narrowcast.spark.stages.ownership import check_by, gathered, subscribed
+from narrowcast.spark.stages.plan_inputs import PlanInputs, take
 from narrowcast.spark.stages.run import RECENT
 from narrowcast.spark.storage import write_table
 
@@ -155,7 +155,7 @@ def plan(
         params.pop("cost", None)  # auto's own, which has been heard
     if needs_start and start is None:
         raise ParameterError(f"method {method!r} keeps an earlier plan; name it by --from PLAN")
-    onward = Onward.read(start, pinned, method, by)
+    onward = EarlierPlan.read(start, pinned, method, by)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
             raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
@@ -171,7 +171,7 @@ def plan(
     COSTS.made(costs, **network.given, **told)  # what is wrong with them is told before Spark starts
     if recent is last is window is None and interests is changes is state is None and flows == "events":
         recent = RECENT
-    given = Inputs(
+    given = PlanInputs(
         interests=interests,
         rates=rates,
         changes=changes,
@@ -204,7 +204,7 @@ def plan(
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with (
             watched(at.spark, at.progress, "plan") as say,
-            watching(Watch(say)),
+            watching(PlanningProgress(say)),
             plainly("plan"),
         ):
             network = network.fitting(text=taken.frames.text)

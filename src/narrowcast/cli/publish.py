@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from narrowcast.cli import live, options
+from narrowcast.cli import broker_options, options
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.files import first_line
 
@@ -31,17 +31,17 @@ _check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def publish(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines; - for standard input.")],
-    nats: live.Nats = live.HERE,
+    nats: broker_options.Nats = broker_options.HERE,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="P", help="Who publishes; else the user, or like no other."),
     ] = None,
-    prefix: live.Prefix = "nc",
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    prefix: broker_options.Prefix = "nc",
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Publish JSON objects, plain or CloudEvents, one a line, in their order.
@@ -57,7 +57,7 @@ def publish(
 
         NARROWCAST_TOKEN=... narrowcast publish events.jsonl --user desk
     """
-    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
     with ExitStack() as stack:
         lines: BinaryIO = sys.stdin.buffer
         if file != "-":
@@ -72,7 +72,9 @@ def publish(
                 f"--name is {name!r}, and user {who.user!r} publishes as itself; leave --name out"
             )
         published: list[int] = []
-        live.until_interrupted(_publish(who, lines, file, name or who.user or None, prefix, published))
+        broker_options.until_interrupted(
+            _publish(who, lines, file, name or who.user or None, prefix, published)
+        )
     if published:
         rows = [("", "number"), ("events", f"{published[0]:,}")]
         options.show({"command": "publish", "events": published[0]}, {"Published": rows}, as_json=as_json)
@@ -84,7 +86,7 @@ async def _publish(
     """Publish lines, and note how many."""
     from narrowcast.broker import Publisher
 
-    async with live.connected(who, "narrowcast publish", prefix) as transport:
+    async with broker_options.connected(who, "narrowcast publish", prefix) as transport:
         publisher = await Publisher(transport, name, prefix=prefix).start()
         try:
             number = 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from narrowcast.cli import live, options
+from narrowcast.cli import broker_options, options
 from narrowcast.cli.backup import show
 from narrowcast.errors import InputError, ParameterError, TableError, TransportError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narrowcast.broker.security.login import Login
-    from narrowcast.broker.storage.backup import Manifest
+    from narrowcast.broker.storage.backup import BackupManifest
     from narrowcast.cli.backup import Tell
 
 #: What is in the way that is named.
@@ -47,11 +47,11 @@ def restore(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check all of FILE, tell what it holds, and change nothing.")
     ] = False,
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Make the folder of a broker from a backup; then narrowcast serve --data DIR goes on from there.
@@ -78,7 +78,7 @@ def restore(
         raise ParameterError("there is no --data; name the folder to make, or give --dry-run")
     data = data.resolve()
     _check(data, force=force)
-    who = None if nats is None else live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    who = None if nats is None else broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
     with options.bars() as progress:
         at = progress.add_task("check the backup", total=None)
 
@@ -104,7 +104,7 @@ def restore(
 
 def _check(data: Path, *, force: bool) -> None:
     """Refuse a folder that holds something, or in which a broker may run."""
-    from narrowcast.broker.server.borrowed import Borrowed
+    from narrowcast.broker.server.temporary_server import TemporaryServer
 
     if not data.exists() and not data.is_symlink():
         return
@@ -119,7 +119,7 @@ def _check(data: Path, *, force: bool) -> None:
             f"{data} is not empty, it has {', '.join(there[:_SHOWN])}{more}; name another folder, or give "
             "--force to move it aside"
         )
-    if (data / "nats" / "key").exists() and (server := Borrowed(data / "nats")).find():
+    if (data / "nats" / "key").exists() and (server := TemporaryServer(data / "nats")).find():
         raise TransportError(
             f"a broker, or a NATS server that it has left behind{server.process}, runs in {data}; end it, or "
             "name another folder"
@@ -127,21 +127,21 @@ def _check(data: Path, *, force: bool) -> None:
 
 
 def _put(
-    found: Manifest, aside: Path, data: Path, who: Login | None, tell: Tell, *, force: bool
+    found: BackupManifest, aside: Path, data: Path, who: Login | None, tell: Tell, *, force: bool
 ) -> Path | None:
     """Put what was read in its place, with its streams; return where what was there has gone."""
-    from narrowcast.broker.server.borrowed import Borrowed
+    from narrowcast.broker.server.temporary_server import TemporaryServer
 
     place = partial(_place, aside, data, force=force)
     if found.streams and who is not None:
         return asyncio.run(_give(found, aside, who, tell, place))
     if found.streams:
-        with Borrowed(aside / "nats") as server:
+        with TemporaryServer(aside / "nats") as server:
             asyncio.run(_give(_alone(found), aside, server.login, tell, lambda: None))
     return place()
 
 
-def _alone(found: Manifest) -> Manifest:
+def _alone(found: BackupManifest) -> BackupManifest:
     """Return a manifest whose streams one server can have, however many had them."""
     streams = [
         msgspec.structs.replace(each, config=each.config | {"num_replicas": 1}) for each in found.streams
@@ -150,18 +150,18 @@ def _alone(found: Manifest) -> Manifest:
 
 
 async def _give(
-    found: Manifest, folder: Path, who: Login, tell: Tell, then: Callable[[], Path | None]
+    found: BackupManifest, folder: Path, who: Login, tell: Tell, then: Callable[[], Path | None]
 ) -> Path | None:
     """Let a server have all streams, and do something then; where either fails, it has none of them."""
     from narrowcast.broker.storage.backup import member_of, positions_in
     from narrowcast.broker.storage.positions import renewed
-    from narrowcast.broker.storage.snapshot import Snapshots
+    from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
     from narrowcast.broker.wire import Subjects
 
     subjects = Subjects(found.prefix)
     async with (
-        live.connected(who, "narrowcast restore", found.prefix) as transport,
-        Snapshots(transport, subjects) as snapshots,
+        broker_options.connected(who, "narrowcast restore", found.prefix) as transport,
+        StreamSnapshots(transport, subjects) as snapshots,
     ):
         if odd := {each.name for each in found.streams} ^ set(snapshots.names):
             raise InputError(f"the backup is not whole: {min(odd)} is missing, or of another broker")

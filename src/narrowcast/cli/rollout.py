@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import live, options
+from narrowcast.cli import broker_options, options
 from narrowcast.errors import ParameterError, PlanError, TransportError
 
 if TYPE_CHECKING:
     from narrowcast.broker.security.login import Login
     from narrowcast.broker.transport import Message
-    from narrowcast.broker.wire import Rollout
+    from narrowcast.broker.wire import RolloutRequest
 
 #: Seconds that a rollout may take: channels may be joined slowly.
 _LONG = 86_400.0
@@ -40,13 +40,13 @@ def rollout(
         float | None,
         typer.Option("--joins", metavar="N", help="Channels joined a second, at most."),
     ] = None,
-    nats: live.Nats = live.HERE,
-    prefix: live.Prefix = "nc",
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    nats: broker_options.Nats = broker_options.HERE,
+    prefix: broker_options.Prefix = "nc",
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Let a live broker take up a plan while events flow.
@@ -72,11 +72,11 @@ def rollout(
     if joins is not None and not joins > 0:
         raise ParameterError(f"--joins is {joins}; give a number above 0")
     done: list[dict[str, Any]] = []
-    from narrowcast.broker.wire import Rollout
+    from narrowcast.broker.wire import RolloutRequest
 
-    order = Rollout(str(plan.absolute()), flow, overlap, least, joins)
-    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
-    live.until_interrupted(_rollout(who, order, prefix, done))
+    order = RolloutRequest(str(plan.absolute()), flow, overlap, least, joins)
+    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    broker_options.until_interrupted(_rollout(who, order, prefix, done))
     for facts in done:
         rows = [("", "number"), ("listening to its channels", f"{facts['listening']:,}")]
         options.show(
@@ -84,16 +84,16 @@ def rollout(
         )
 
 
-async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
+async def _rollout(who: Login, order: RolloutRequest, prefix: str, done: list[dict[str, Any]]) -> None:
     """Order a node to take up a plan, and note what it says."""
     from narrowcast.broker import wire
-    from narrowcast.broker.clients.asking import Asking
-    from narrowcast.broker.control.desk import BEAT
+    from narrowcast.broker.clients.request_client import RequestClient
+    from narrowcast.broker.control.control_plane import BEAT
 
-    async with live.connected(who, "narrowcast rollout", prefix) as transport:
+    async with broker_options.connected(who, "narrowcast rollout", prefix) as transport:
         subjects = wire.Subjects(prefix)
         beats = await transport.subscribe(subjects.beats)
-        asking = Asking(transport, subjects.inbox(who.user or "rollout"))
+        asking = RequestClient(transport, subjects.inbox(who.user or "rollout"))
         await asking.start()
         # How long it takes to join so many channels only the broker knows; that it is there it says.
         asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
@@ -124,8 +124,8 @@ async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str,
             await asyncio.gather(asked, beat, return_exceptions=True)
             await asking.aclose()
     answer = wire.decode_answer(said)
-    if isinstance(answer, wire.Refused):
+    if isinstance(answer, wire.Refusal):
         raise PlanError(answer.reason)
-    if not isinstance(answer, wire.RolledOut):
+    if not isinstance(answer, wire.RolloutDone):
         raise TransportError("the broker answers with something else; is it of another version?")
     done.append({"epoch": answer.epoch, "plan": answer.plan, "listening": answer.listening})

@@ -14,11 +14,11 @@ from narrowcast.filters.subscriptions import COLUMNS
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.report.job import FILES, rows_of, summary_of, write_report
+from narrowcast.report.run_report import FILES, rows_of, summary_of, write_report
 from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, workshop
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.run import RECENT, TABLES, Job, Made, Run
+from narrowcast.spark.stages.run import RECENT, TABLES, GeneratedTables, PipelineRun, RunSettings
 from narrowcast.validation import check_channels
 from narrowcast.workloads import WORKLOADS, make_workload, origin_of, values_of
 
@@ -91,7 +91,7 @@ def run(
     NetworkTables.read(**network)  # what is wrong with them is told before Spark starts
     if recent < 1:
         raise ParameterError(f"--recent is {recent}; plan for at least 1 event")
-    job = Job(
+    job = RunSettings(
         source,
         method=method,
         channels=channels,
@@ -105,7 +105,7 @@ def run(
     )
     with workshop(out, fresh=fresh) as folder, options.spark_at(master, conf, ui=ui) as at:
         stages = Checkpoints(folder)
-        work = Run(at.spark, stages, job, at.progress, at.tell)
+        work = PipelineRun(at.spark, stages, job, at.progress, at.tell)
         records = work.do()
         facts = {name: record.facts for name, record in records.items()}
         facts["job"] = {"source": said, "seed": seed, "method": facts["plan"]["method"]}
@@ -129,7 +129,7 @@ def run(
 
 def _source(
     workload: str | None, settings: list[str], subscriptions: str | None, events: str | None, seed: int
-) -> tuple[Made | dict[str, str], dict[str, Any]]:
+) -> tuple[GeneratedTables | dict[str, str], dict[str, Any]]:
     """Return what gives the tables, and what the summary says of where they are from."""
     if subscriptions is None and events is None:
         name = workload or "stocks"
@@ -140,7 +140,7 @@ def _source(
                 "generate it, and plan with --interests and --rates"
             )
         said = {"workload": name, "parameters": values_of(made), **origin_of(made)}
-        return Made(made.tables, {**said, "seed": seed}), said
+        return GeneratedTables(made.tables, {**said, "seed": seed}), said
     if subscriptions is None or events is None:
         given, lacks = ("events", "subscriptions") if subscriptions is None else ("subscriptions", "events")
         raise ParameterError(f"--{given} is given without --{lacks}; give both, or neither for a workload")

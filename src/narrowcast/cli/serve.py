@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from narrowcast.cli import dead_letters, live, logs, settings
-from narrowcast.cli.kept import Kept
-from narrowcast.cli.logs import facts
-from narrowcast.cli.plans import Plan, Plans
-from narrowcast.cli.serving import PARTITIONS, Serving
+from narrowcast.cli import broker_options, dead_letters, log_output, set_option
+from narrowcast.cli.broker_runner import PARTITIONS, BrokerRunner
+from narrowcast.cli.delivery_options import DeliveryOptions
+from narrowcast.cli.log_output import facts
+from narrowcast.cli.plan_source import PlanSources, WatchedPlan
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
 from narrowcast.routing import ROUTERS
-from narrowcast.routing.choice import router_maker, router_parameters
+from narrowcast.routing.router_parameters import router_maker, router_parameters
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Interests
-    from narrowcast.broker.security.permissions import Guard
+    from narrowcast.broker import SubscriptionIndex
+    from narrowcast.broker.security.permissions import PermissionGuard
     from narrowcast.routing import Router
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def serve(
     port: Annotated[
         int,
         typer.Option("--port", metavar="N", help="Where its own NATS server listens; 0 for any free port."),
-    ] = live.PORT,
+    ] = broker_options.PORT,
     host: Annotated[
         str, typer.Option("--host", metavar="H", help="The address that its own NATS server listens at.")
     ] = "127.0.0.1",
@@ -134,20 +134,21 @@ def serve(
         str,
         typer.Option("--router", metavar="R", help=f"What decides an event's way: {', '.join(ROUTERS)}."),
     ] = "channels",
-    given_settings: settings.Settings = None,
-    prefix: live.Prefix = "nc",
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    given_settings: set_option.Settings = None,
+    prefix: broker_options.Prefix = "nc",
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
     joins: Annotated[
         float | None,
         typer.Option("--joins", metavar="N", help="Channels joined a second for a new plan, at most."),
     ] = None,
     style: Annotated[
-        logs.Style, typer.Option("--log", help="How it says what happens: for people, or JSON lines.")
-    ] = logs.Style.TEXT,
+        log_output.LogStyle,
+        typer.Option("--log", help="How it says what happens: for people, or JSON lines."),
+    ] = log_output.LogStyle.TEXT,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop when a filter of S is bad instead of leaving it out.")
     ] = False,
@@ -198,17 +199,17 @@ def serve(
 
         narrowcast serve --limit payload=65536 --limit subscriptions=100 --limit rate=1000
     """
-    from narrowcast.broker import Interests, NatsServer, Record, Store
-    from narrowcast.broker.control.indexfile import IndexFile
+    from narrowcast.broker import ActivityLog, NatsServer, SubscriptionIndex, SubscriptionStore
+    from narrowcast.broker.control.index_file import IndexFile
     from narrowcast.broker.limits import BrokerLimits
     from narrowcast.broker.security.login import Login
-    from narrowcast.broker.security.permissions import Guard
+    from narrowcast.broker.security.permissions import PermissionGuard
     from narrowcast.broker.security.tls import Tls
     from narrowcast.broker.security.users import UsersFile
-    from narrowcast.broker.storage.lasting import Lasting
-    from narrowcast.broker.storage.quarantine import Quarantine
+    from narrowcast.broker.storage.broker_state import BrokerState
+    from narrowcast.broker.storage.dead_letters import DeadLetters
     from narrowcast.broker.wire import Subjects
-    from narrowcast.cli.replan import Replan
+    from narrowcast.cli.replan_loop import ReplanLoop
 
     number, nodes = _node(node)
     if memory and (nats is not None or http is None or nodes > 1):
@@ -231,16 +232,16 @@ def serve(
         place_of(http)  # told before anything is started
     if joins is not None and not joins > 0:
         raise ParameterError(f"--joins is {joins}; give a number above 0")
-    way = _router(router, settings.parameters(given_settings or []))
+    way = _router(router, set_option.parameters(given_settings or []))
     bounds = BrokerLimits.parse(limit or [])
     with ExitStack() as stack:
-        stack.enter_context(logs.logged(style))
-        written = None if record is None else Record(record, share=share)
-        again = None if replan is None or written is None else Replan(replan, method, channels, written)
+        stack.enter_context(log_output.logged(style))
+        written = None if record is None else ActivityLog(record, share=share)
+        again = None if replan is None or written is None else ReplanLoop(replan, method, channels, written)
         if data is not None and not data.exists():
             data.mkdir(parents=True, mode=0o700)  # it will hold events
-        lasting = None if data is None or number > 1 else Lasting(data)
-        kept = Kept.of(
+        lasting = None if data is None or number > 1 else BrokerState(data)
+        kept = DeliveryOptions.of(
             delivery,
             lasting,
             keep=keep,
@@ -253,21 +254,21 @@ def serve(
             raise ParameterError("at-least-once keeps subscriptions too; give --data")
         if lasting is not None:
             lasting.write(delivery=kept.delivery, prefix=prefix)
-        held = None if data is None or number > 1 else Store(data / "subscriptions.db")
+        held = None if data is None or number > 1 else SubscriptionStore(data / "subscriptions.db")
         index = None if data is None or held is None else IndexFile(data, held)
         types = None if schema is None else Schema.read(schema)
-        interests = Interests(types, limits=bounds, store=held, record=written, index=index)
+        interests = SubscriptionIndex(types, limits=bounds, store=held, record=written, index=index)
         _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
         if subscriptions is not None:
             _load(interests, subscriptions, strict=strict)
-        given = None if plan is None else Plan(plan.absolute(), flow)
+        given = None if plan is None else WatchedPlan(plan.absolute(), flow)
         if given is not None:
             given.read(interests)
-        guard = None if users is None else Guard(UsersFile(users), Subjects(prefix))
+        guard = None if users is None else PermissionGuard(UsersFile(users), Subjects(prefix))
         _warn_open(guard, http, host if nats is None and not memory else None, plain=http_cert is None)
         who, server = None, None
         if nats is not None:
-            who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+            who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
         elif not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             server = stack.enter_context(
@@ -283,12 +284,12 @@ def serve(
             who = Login([server.url], server.user, server.password, own)
             if guard is not None:
                 guard.at(server)
-        made = Serving(
+        made = BrokerRunner(
             who=who,
             server=server,
             guard=guard,
             interests=interests if number == 1 else None,
-            plans=Plans(given, again, joins, lasting),
+            plans=PlanSources(given, again, joins, lasting),
             kept=kept,
             prefix=prefix,
             http=http,
@@ -296,10 +297,10 @@ def serve(
             mine=[part for part in range(PARTITIONS) if part % nodes == number - 1],
             record=written,
             router=way,
-            letters=None if data is None else Quarantine(data / dead_letters.FILE),
+            letters=None if data is None else DeadLetters(data / dead_letters.FILE),
             bounds=bounds,
         )
-        live.until_interrupted(made.run())
+        broker_options.until_interrupted(made.run())
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
@@ -308,13 +309,13 @@ def _router(name: str, params: dict[str, Any]) -> Router:
     >>> _router("exact", {}).send, _router("exact", {"send": 2}).send
     (0.35, 2)
     """
-    from narrowcast.broker.control.placing import SEND
+    from narrowcast.broker.control.subscriber_placement import SEND
 
     takes = "send" in router_parameters(name) and "send" not in params
     return router_maker(name, params | ({"send": SEND} if takes else {}))(None)
 
 
-def _warn_open(guard: Guard | None, http: str | None, host: str | None, *, plain: bool) -> None:
+def _warn_open(guard: PermissionGuard | None, http: str | None, host: str | None, *, plain: bool) -> None:
     """Say where everybody on the network may do everything, or may read tokens."""
     for what, place in (("--http", http and http.rpartition(":")[0]), ("--host", host)):
         if not place or _near(place.strip("[]")):
@@ -357,7 +358,7 @@ def _node(text: str) -> tuple[int, int]:
     )
 
 
-def _load(interests: Interests, path: Path, *, strict: bool) -> None:
+def _load(interests: SubscriptionIndex, path: Path, *, strict: bool) -> None:
     """Take up the subscriptions of a table."""
     table = read_table(path, ("subscriber", "filter"))
     who, texts = (table[name].cast(pa.string()).to_pylist() for name in ("subscriber", "filter"))

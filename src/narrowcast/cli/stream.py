@@ -13,7 +13,7 @@ from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
     from narrowcast.spark.streaming.backlog import Lag
-    from narrowcast.spark.streaming.batch import Batch
+    from narrowcast.spark.streaming.micro_batch import MicroBatch
 
 
 def stream(
@@ -94,9 +94,9 @@ def stream(
         narrowcast stream --subscriptions s.csv --source nats://host:4222/TICKS --schema types.json --plan p
         --flow symbol --sink nats://host:4222/out --checkpoint ck
     """
-    from narrowcast.spark.streaming.metrics import Metrics
-    from narrowcast.spark.streaming.record import named
+    from narrowcast.spark.streaming.metrics import StreamMetrics
     from narrowcast.spark.streaming.stream import Stream
+    from narrowcast.spark.streaming.stream_record import named
 
     if not (every == 0 or 0.001 <= every < 1e6):
         raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")
@@ -105,11 +105,11 @@ def stream(
     if not 0 < half_life < 1e12:
         raise ParameterError(f"--half-life is {half_life}; give a positive number of seconds")
     types = None if schema is None else Schema.read(schema)
-    told = Metrics.serve(metrics) if metrics is not None else Metrics()
+    told = StreamMetrics.serve(metrics) if metrics is not None else StreamMetrics()
     with told, options.spark_at(master, conf, ui=ui) as at:
         task = at.progress.add_task("read the subscriptions", total=None)
 
-        def heard(batch: Batch) -> None:
+        def heard(batch: MicroBatch) -> None:
             told.add(batch)
             at.progress.update(task, description=told.line())
 

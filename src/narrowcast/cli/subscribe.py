@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from narrowcast.cli import live
+from narrowcast.cli import broker_options
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def subscribe(
     with_ids: Annotated[
         bool, typer.Option("--ids", help="Print who published each event, and its number, beside it.")
     ] = False,
-    nats: live.Nats = live.HERE,
-    prefix: live.Prefix = "nc",
-    user: live.User = None,
-    token: live.Token = None,
-    tls_ca: live.TlsCa = None,
-    tls_cert: live.TlsCert = None,
-    tls_key: live.TlsKey = None,
+    nats: broker_options.Nats = broker_options.HERE,
+    prefix: broker_options.Prefix = "nc",
+    user: broker_options.User = None,
+    token: broker_options.Token = None,
+    tls_ca: broker_options.TlsCa = None,
+    tls_cert: broker_options.TlsCert = None,
+    tls_key: broker_options.TlsKey = None,
 ) -> None:
     """Print one JSON line for each event that matches, in order, until interrupted.
 
@@ -69,11 +69,13 @@ def subscribe(
     wanted = [*(filters or []), *(_topic(flow, topic) for topic in topics or [])]
     if count is not None and count < 1:
         raise ParameterError(f"--count is {count}; give a whole number of at least 1")
-    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
     name = subscriber or who.user
     if not name:
         raise ParameterError("there is nobody who subscribes; give --subscriber, or --user")
-    live.until_interrupted(_subscribe(who, name, wanted, prefix, count, keep=keep, with_ids=with_ids))
+    broker_options.until_interrupted(
+        _subscribe(who, name, wanted, prefix, count, keep=keep, with_ids=with_ids)
+    )
 
 
 def _topic(attribute: str, topic: str) -> str:
@@ -107,7 +109,7 @@ async def _subscribe(
     from narrowcast.broker import Subscriber
 
     async with (
-        live.connected(who, "narrowcast subscribe", prefix) as transport,
+        broker_options.connected(who, "narrowcast subscribe", prefix) as transport,
         Subscriber(transport, name, prefix=prefix) as subscriber,
     ):
         there = set(subscriber.filters.values())  # of another time

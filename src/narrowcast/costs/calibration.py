@@ -26,7 +26,7 @@ UNIT = "us per message"
 FITS = 0.8
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ReceiverReading(msgspec.Struct, frozen=True):
     """What a receiver did while packets came.
 
     Parameters
@@ -49,7 +49,7 @@ class Reading(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-class Point(msgspec.Struct, frozen=True):
+class CalibrationPoint(msgspec.Struct, frozen=True):
     """What a message costs with so many to a packet: in microseconds; and how well equation 9 holds."""
 
     h: int
@@ -60,7 +60,7 @@ class Point(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-class Curve(msgspec.Struct, frozen=True):
+class CostCurve(msgspec.Struct, frozen=True):
     """A cost of c0 + c1 / h microseconds for a message, and how well that fits."""
 
     c0: float
@@ -72,7 +72,7 @@ class Curve(msgspec.Struct, frozen=True):
         return self.c0 + self.c1 / h
 
 
-def solved(readings: Sequence[Reading]) -> Point:
+def solved(readings: Sequence[ReceiverReading]) -> CalibrationPoint:
     """Return alpha and beta of readings that have the same messages to a packet (equation 9).
 
     The share of a processor is (heard + passed) x alpha + heard x beta; of all alpha and beta that are at
@@ -85,7 +85,7 @@ def solved(readings: Sequence[Reading]) -> Point:
 
     Examples
     --------
-    >>> point = solved([Reading(8, 1000, 0, 0.003), Reading(8, 0, 1000, 0.001), Reading(8, 500, 500, 0.002)])
+    >>> point = solved([ReceiverReading(8, 1000, 0, 0.003), ReceiverReading(8, 0, 1000, 0.001), ReceiverReading(8, 500, 500, 0.002)])
     >>> round(point.alpha, 6), round(point.beta, 6), round(point.r2, 6)
     (1.0, 2.0, 1.0)
     """
@@ -99,7 +99,7 @@ def solved(readings: Sequence[Reading]) -> Point:
         )
     cpu = np.array([each.cpu for each in readings])
     (alpha, beta), _ = nnls(load * 1e-6, cpu)
-    return Point(
+    return CalibrationPoint(
         h=readings[0].h,
         alpha=float(alpha),
         beta=float(beta),
@@ -109,7 +109,7 @@ def solved(readings: Sequence[Reading]) -> Point:
     )
 
 
-def fitted(h: Sequence[float], cost: Sequence[float]) -> Curve:
+def fitted(h: Sequence[float], cost: Sequence[float]) -> CostCurve:
     """Return the curve c0 + c1 / h of least squares, of those with c0 and c1 at least 0 (equations 2 and 4).
 
     Parameters
@@ -132,7 +132,7 @@ def fitted(h: Sequence[float], cost: Sequence[float]) -> Curve:
     places, costs = np.asarray(h, np.float64), np.asarray(cost, np.float64)
     parts = np.stack([np.ones_like(places), 1 / places], axis=1)
     (c0, c1), _ = nnls(parts, costs)
-    return Curve(float(c0), float(c1), _r2(costs, parts @ [c0, c1]))
+    return CostCurve(float(c0), float(c1), _r2(costs, parts @ [c0, c1]))
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Examples
     --------
-    >>> calibration = Calibration.of([Point(1, 5.0, 0.75, 1.0), Point(10, 0.5, 0.3, 1.0)])
+    >>> calibration = Calibration.of([CalibrationPoint(1, 5.0, 0.75, 1.0), CalibrationPoint(10, 0.5, 0.3, 1.0)])
     >>> filtering = calibration.at(5)
     >>> round(filtering.alpha, 6), round(filtering.beta, 6)
     (1.0, 0.35)
@@ -161,9 +161,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     unit: str = UNIT
-    points: list[Point]
-    alpha: Curve
-    beta: Curve
+    points: list[CalibrationPoint]
+    alpha: CostCurve
+    beta: CostCurve
     packets: int = 0
     lost: int = 0
     message_bytes: int = 200
@@ -174,7 +174,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
     @classmethod
-    def of(cls, points: Sequence[Point], **facts: Any) -> Calibration:
+    def of(cls, points: Sequence[CalibrationPoint], **facts: Any) -> Calibration:
         """Fit the curves of some points; `facts` are the other parameters."""
         h = [point.h for point in points]
         return cls(
@@ -190,7 +190,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     def doubts(self) -> str:
         """What speaks against using it: curves that fit what was measured badly; nothing where they fit.
 
-        >>> Calibration.of([Point(1, 5, 0.3, 1), Point(4, 2, 0.1, 1), Point(9, 1, 0.4, 1)]).doubts
+        >>> Calibration.of([CalibrationPoint(1, 5, 0.3, 1), CalibrationPoint(4, 2, 0.1, 1), CalibrationPoint(9, 1, 0.4, 1)]).doubts
         'beta(h) fits badly (R2 0.00): measure longer, on a machine that does nothing else'
         """
         curves = (("alpha", self.alpha), ("beta", self.beta))

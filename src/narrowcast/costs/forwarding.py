@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.costs.positions import MESSAGE, UPKEEP
+from narrowcast.costs.line_positions import MESSAGE, UPKEEP
 from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
 

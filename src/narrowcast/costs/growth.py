@@ -40,7 +40,7 @@ GROWTHS: dict[str, Growth] = {"linear": _linear, "log": _log, "sqrt": _sqrt}
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
-class Table:
+class MeasuredGrowth:
     """A growth that was measured: straight lines between points, the last one going on.
 
     Parameters
@@ -52,7 +52,7 @@ class Table:
 
     Examples
     --------
-    >>> Table([10, 20], [15.0, 25.0])(np.array([0.0, 5.0, 15.0, 40.0])).tolist()
+    >>> MeasuredGrowth([10, 20], [15.0, 25.0])(np.array([0.0, 5.0, 15.0, 40.0])).tolist()
     [0.0, 7.5, 20.0, 45.0]
     """
 
@@ -112,5 +112,5 @@ def growth_of(name: str, given: Any) -> Growth:
         return GROWTHS[given]
     if isinstance(given, str | Path) and Path(given).suffix in FORMATS:
         table = read_table(given, ("size", "cost"))
-        return Table(*(numbers_in(table, column, str(given)) for column in ("size", "cost")))
+        return MeasuredGrowth(*(numbers_in(table, column, str(given)) for column in ("size", "cost")))
     raise ParameterError(f"{name} is {given!r}; give {', '.join(GROWTHS)}, or a table of size and cost")

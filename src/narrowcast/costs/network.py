@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.forest import Closure, Forest
+from narrowcast.costs.shortest_paths import NodeDistances, ShortestPathForest
 from narrowcast.errors import ParameterError
 from narrowcast.kernels.trees import distance_sums, spanning_costs, tree_costs, tree_means
 from narrowcast.model.cost import Cost
@@ -107,8 +107,8 @@ class Network:
         if len(count) == 0:
             raise ParameterError("there are no publishers; give at least one node, or a topology with nodes")
         self._weight = count / count.sum()
-        self._forest = Forest(topology)
-        self._closure = Closure(topology)
+        self._forest = ShortestPathForest(topology)
+        self._closure = NodeDistances(topology)
         self._means: tuple[Doubles, float] | None = None
         self._against: tuple[Interest, tuple[float, float]] | None = None
 

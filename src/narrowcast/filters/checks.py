@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError
-from narrowcast.filters.compiler import Compiler, Group
+from narrowcast.filters.compiler import FilterCompiler, FilterGroup
 from narrowcast.filters.evaluate import LONGEST, by_hand, regex
-from narrowcast.filters.limits import DEEPEST, Limits
+from narrowcast.filters.limits import DEEPEST, FilterLimits
 from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
 from narrowcast.filters.syntax import (
@@ -57,7 +57,7 @@ _ARROW: dict[Op, str] = {
 #: Holds every decimal and every bigint: 38 digits on each side of the point.
 _WIDE = pa.decimal256(76, 38)
 #: The filters were accepted once: limits of a text do not apply again.
-_NO_LIMITS = Limits(bytes=2**40, depth=DEEPEST)
+_NO_LIMITS = FilterLimits(bytes=2**40, depth=DEEPEST)
 
 
 class Checks:
@@ -74,7 +74,7 @@ class Checks:
     def __init__(self, schema: Schema, filters: pa.Array) -> None:
         # by way of Arrow: a column of booleans would bring pandas in
         rows = pc.indices_nonzero(filters.is_valid()).to_numpy().astype(np.int64)
-        groups, errors = Compiler(schema, _NO_LIMITS, boxes=False).group(
+        groups, errors = FilterCompiler(schema, _NO_LIMITS, boxes=False).group(
             filters.take(pa.array(rows)).to_pylist()
         )
         if errors:  # not from compile_filters, then
@@ -136,7 +136,7 @@ class LaterChecks:
 class _Check:
     """The checks of one shape."""
 
-    def __init__(self, group: Group, schema: Schema) -> None:
+    def __init__(self, group: FilterGroup, schema: Schema) -> None:
         self.node = group.template.positive
         self._schema = schema
         self._literals = Literals(group.literals)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.errors import FilterError
-from narrowcast.filters.limits import Limits
-from narrowcast.filters.parse import Shape, parse, tokenize
+from narrowcast.filters.filter_template import BoxBlock, FilterTemplate
+from narrowcast.filters.limits import FilterLimits
+from narrowcast.filters.parser import Shape, parse, tokenize
 from narrowcast.filters.ranges import Literals
-from narrowcast.filters.template import Block, Template
 from narrowcast.model.boxes import Boxes
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _TOKENS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledFilters:
     """Filters as boxes.
 
     `boxes.owner` numbers the filters in the order given; a filter that can never be true has no box, and
@@ -37,15 +37,15 @@ class Compiled:
 
 
 @dataclass(slots=True)
-class Group:
+class FilterGroup:
     """The filters of one shape: where they stood, and their literals."""
 
-    template: Template
+    template: FilterTemplate
     rows: list[int]
     literals: list[tuple[str, ...]]
 
 
-class Compiler:
+class FilterCompiler:
     """Turns filters into boxes over the keys of a schema.
 
     Parameters
@@ -62,7 +62,7 @@ class Compiler:
     Examples
     --------
     >>> from narrowcast.model.schema import Schema
-    >>> compiler = Compiler(Schema.of({"price": "double", "name": "string"}))
+    >>> compiler = FilterCompiler(Schema.of({"price": "double", "name": "string"}))
     >>> compiled = compiler.compile(["price > 75 AND name = 'IBM'", "price <> 3", "prize > 1"])
     >>> compiled.boxes.owner.tolist()
     [0, 1, 1]
@@ -71,38 +71,38 @@ class Compiler:
     """
 
     def __init__(
-        self, schema: Schema, limits: Limits | None = None, *, cache: bool = True, boxes: bool = True
+        self, schema: Schema, limits: FilterLimits | None = None, *, cache: bool = True, boxes: bool = True
     ) -> None:
         self.schema = schema
-        self.limits = limits or Limits()
+        self.limits = limits or FilterLimits()
         self._cache = cache
         self._normal = self.limits if boxes else None
-        self._known: dict[Shape, Template | str] = {}
+        self._known: dict[Shape, FilterTemplate | str] = {}
         self._held = 0
 
-    def compile(self, filters: Iterable[str]) -> Compiled:
+    def compile(self, filters: Iterable[str]) -> CompiledFilters:
         """Return the boxes of many filters, and the reasons why some have none."""
         texts = list(filters)
-        blocks: list[Block] = []
+        blocks: list[BoxBlock] = []
         errors: dict[int, str] = {}
         for groups, wrong in self._batches(texts):
             errors |= wrong
             for group in groups:
                 blocks += _fill(group, errors)
-        return Compiled(_join(blocks, len(texts)), dict(sorted(errors.items())))
+        return CompiledFilters(_join(blocks, len(texts)), dict(sorted(errors.items())))
 
-    def group(self, filters: Iterable[str]) -> tuple[list[Group], dict[int, str]]:
+    def group(self, filters: Iterable[str]) -> tuple[list[FilterGroup], dict[int, str]]:
         """Return filters by shape, and the reasons against the others."""
-        found: list[Group] = []
+        found: list[FilterGroup] = []
         errors: dict[int, str] = {}
         for groups, wrong in self._batches(filters):
             found += groups
             errors |= wrong
         return found, errors
 
-    def _batches(self, filters: Iterable[str]) -> Iterator[tuple[list[Group], dict[int, str]]]:
+    def _batches(self, filters: Iterable[str]) -> Iterator[tuple[list[FilterGroup], dict[int, str]]]:
         """Yield filters by shape, not more shapes at a time than memory is set aside for."""
-        groups: dict[int, Group] = {}
+        groups: dict[int, FilterGroup] = {}
         errors: dict[int, str] = {}
         tokens = 0
         for row, text in enumerate(filters):
@@ -113,7 +113,7 @@ class Compiler:
                 continue
             group = groups.get(id(template))
             if group is None:
-                group = groups[id(template)] = Group(template, [], [])
+                group = groups[id(template)] = FilterGroup(template, [], [])
                 tokens += size
             group.rows.append(row)
             group.literals.append(literals)
@@ -122,11 +122,11 @@ class Compiler:
                 groups, errors, tokens = {}, {}, 0
         yield list(groups.values()), errors
 
-    def template(self, text: str) -> tuple[Template, tuple[str, ...]]:
+    def template(self, text: str) -> tuple[FilterTemplate, tuple[str, ...]]:
         """Return what a filter shares with others of its shape, and its own literals."""
         return self._template(text)[:2]
 
-    def _template(self, text: str) -> tuple[Template, tuple[str, ...], int]:
+    def _template(self, text: str) -> tuple[FilterTemplate, tuple[str, ...], int]:
         tokens = tokenize(text, self.limits)
         size = len(tokens.raw)
         known = self._known.get(tokens.shape) if self._cache else None
@@ -142,7 +142,7 @@ class Compiler:
             raise FilterError(known)
         return known, tokens.literals, size
 
-    def _keep(self, shape: Shape, known: Template | str, size: int) -> None:
+    def _keep(self, shape: Shape, known: FilterTemplate | str, size: int) -> None:
         """Put a shape into the cache, which starts afresh when it is full."""
         if self._held + size > _TOKENS:
             self._known.clear()
@@ -150,15 +150,15 @@ class Compiler:
         self._known[shape] = known
         self._held += size
 
-    def _make(self, tree: Node) -> Template | str:
+    def _make(self, tree: Node) -> FilterTemplate | str:
         """Return a template, or why there is none for any filter of the shape."""
         try:
-            return Template.make(tree, self.schema, self._normal)
+            return FilterTemplate.make(tree, self.schema, self._normal)
         except FilterError as error:
             return str(error)
 
 
-def _fill(group: Group, errors: dict[int, str]) -> list[Block]:
+def _fill(group: FilterGroup, errors: dict[int, str]) -> list[BoxBlock]:
     """Return the boxes of the filters of one shape, without those that turn out to be wrong."""
     literals = Literals(group.literals)
     rows = np.array(group.rows)
@@ -169,11 +169,11 @@ def _fill(group: Group, errors: dict[int, str]) -> list[Block]:
     for block in found:
         keep = slice(None) if bad is None else ~bad[block.owner]
         owner = rows[block.owner[keep]]
-        blocks.append(Block(block.attributes, owner, block.lo[keep], block.hi[keep], block.exact[keep]))
+        blocks.append(BoxBlock(block.attributes, owner, block.lo[keep], block.hi[keep], block.exact[keep]))
     return blocks
 
 
-def _join(blocks: list[Block], n: int) -> Boxes:
+def _join(blocks: list[BoxBlock], n: int) -> Boxes:
     """Return blocks as one set of boxes, ordered by owner."""
     owner = np.concatenate([np.empty(0, np.int64), *(b.owner for b in blocks)])
     width = np.concatenate(

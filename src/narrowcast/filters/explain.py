@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from narrowcast.errors import InputError
 from narrowcast.files import first_line
-from narrowcast.filters.bind import bind
+from narrowcast.filters.binding import bind
 from narrowcast.filters.evaluate import evaluate
-from narrowcast.filters.limits import Limits
-from narrowcast.filters.parse import parse, tokenize
+from narrowcast.filters.limits import FilterLimits
+from narrowcast.filters.parser import parse, tokenize
 from narrowcast.filters.syntax import (
     And,
     Attribute,
@@ -65,7 +65,7 @@ class Explanation:
 
         Examples
         --------
-        >>> wanted = Subscription.parse("price > 75 AND NOT (name = 'IBM' OR volume IS NULL)")
+        >>> wanted = ParsedFilter.parse("price > 75 AND NOT (name = 'IBM' OR volume IS NULL)")
         >>> [str(part) for part in wanted.explain({"price": 80.5, "name": "IBM", "volume": 1}).failing()]
         ["false NOT (name = 'IBM' OR volume IS NULL)   [name is 'IBM', volume is 1]"]
         """
@@ -93,12 +93,12 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class ParsedFilter:
     """One filter, read.
 
     Examples
     --------
-    >>> wanted = Subscription.parse("price > 75 AND (name = 'IBM' OR volume IS NULL)")
+    >>> wanted = ParsedFilter.parse("price > 75 AND (name = 'IBM' OR volume IS NULL)")
     >>> print(wanted.explain({"price": 80.5, "name": "SAP", "volume": 12}))
     false AND
     true    price > 75   [price is 80.5]
@@ -114,9 +114,9 @@ class Subscription:
     literals: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str, limits: Limits | None = None) -> Subscription:
+    def parse(cls, text: str, limits: FilterLimits | None = None) -> ParsedFilter:
         """Read a filter, or raise a FilterError that says what is wrong with it."""
-        limits = limits or Limits()
+        limits = limits or FilterLimits()
         tokens = tokenize(text, limits)
         return cls(text, parse(tokens, limits), tokens.literals)
 

@@ -11,7 +11,7 @@ DEEPEST = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FilterLimits:
     """Bounds on one filter; each can be raised.
 
     Parameters
@@ -29,7 +29,7 @@ class Limits:
 
     Examples
     --------
-    >>> Limits(boxes=0)
+    >>> FilterLimits(boxes=0)
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: limit boxes=0 is below 1
     """
@@ -48,4 +48,4 @@ class Limits:
 
 
 #: For filters that somebody else has let through, and for memory: no text has too many bytes.
-LENIENT = Limits(bytes=1 << 30, depth=DEEPEST, boxes=1 << 16)
+LENIENT = FilterLimits(bytes=1 << 30, depth=DEEPEST, boxes=1 << 16)

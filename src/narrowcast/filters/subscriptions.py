@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError, TableError
 from narrowcast.files import first_line
-from narrowcast.filters.compiler import Compiler
+from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.model.labels import encode
 from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narrowcast.filters.limits import Limits
+    from narrowcast.filters.limits import FilterLimits
     from narrowcast.model.schema import Schema
 
 COLUMNS = ("subscription_id", "subscriber", "filter")
@@ -36,9 +36,9 @@ def compile_filters(
     schema: Schema,
     filters: pa.Table | Sequence[str],
     *,
-    limits: Limits | None = None,
+    limits: FilterLimits | None = None,
     strict: bool = False,
-    compiler: Compiler | None = None,
+    compiler: FilterCompiler | None = None,
 ) -> CompiledTable:
     """Turn filters into subscriptions.
 
@@ -81,7 +81,7 @@ def compile_filters(
     for i, reason in unreadable.items():
         reasons[i] = reason
     rows = np.flatnonzero([reason is None for reason in reasons]) if len(reasons) else np.empty(0, np.int64)
-    compiled = (compiler or Compiler(schema, limits)).compile(texts.take(pa.array(rows)).to_pylist())
+    compiled = (compiler or FilterCompiler(schema, limits)).compile(texts.take(pa.array(rows)).to_pylist())
     for i, reason in compiled.errors.items():
         reasons[rows[i]] = reason
     if (

@@ -27,7 +27,7 @@ TOO_LARGE = (10054, 10097)
 _ABSENT = 404
 
 
-class Delivery(NamedTuple):
+class StreamPosition(NamedTuple):
     """Sequence numbers of a delivered message in its stream and consumer, messages after it, and its time."""
 
     stream: int
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
         return self.nanoseconds / NANO
 
 
-def delivery_of(reply: str) -> Delivery:
+def delivery_of(reply: str) -> StreamPosition:
     """Parse the subject at which a message of a consumer is acknowledged.
 
     Raises
@@ -62,7 +62,7 @@ def delivery_of(reply: str) -> Delivery:
         stream, consumer, nanoseconds, pending = map(int, words[first : first + 4])
     except ValueError as error:
         raise TransportError(f"a message of a stream comes with {reply!r:.100}, which is no place") from error
-    return Delivery(stream, consumer, pending, nanoseconds)
+    return StreamPosition(stream, consumer, pending, nanoseconds)
 
 
 def refusal_of(response: bytes, verb: str = "") -> RefusedError | None:

@@ -64,7 +64,7 @@ class _Client(Client):
         return super().ssl_context
 
 
-class Connection:
+class NatsConnection:
     """A connection to one server, from `open`. When it is lost, it stays lost: open another.
 
     It does not use the reconnecting of nats-py, which leaves connections open, cannot be ended at any moment,

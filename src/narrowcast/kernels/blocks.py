@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ONE = np.uint64(1)
 
 
-class Blocks(NamedTuple):
+class BlockArrays(NamedTuple):
     """Groups of boxes, and groups in sections.
 
     Group g has the boxes `number[first[g]:first[g + 1]]`, sorted along its leading column, and the columns
@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
 
 @kernel
 def fill(
-    blocks: Blocks,
+    blocks: BlockArrays,
     n_buckets: int,
     indptr: Ints,
     bound_column: Numbers,
@@ -125,7 +125,7 @@ def _longer(array: Numbers, used: int, room: int) -> Numbers:
 
 @kernel
 def find(
-    blocks: Blocks,
+    blocks: BlockArrays,
     n_buckets: int,
     codes: NDArray[Any],
     bucket: NDArray[np.uint8],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LEFT, RIGHT = 0, 1
 
 
-class Tree(NamedTuple):
+class PositionTree(NamedTuple):
     """A balanced tree of positions.
 
     Parameters
@@ -52,7 +52,7 @@ class Tree(NamedTuple):
     right_at: Ints
 
 
-class Sums(NamedTuple):
+class NodeSums(NamedTuple):
     """What reaches each node, by its states.
 
     Parameters
@@ -78,7 +78,7 @@ def _put(stack: Ints, size: int, a: int, b: int, c: int, d: int) -> int:
 
 
 @kernel
-def tree_of(n: int) -> Tree:
+def tree_of(n: int) -> PositionTree:
     """Return the tree of so many positions."""
     order, lo, hi = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     n_left, n_right = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -102,11 +102,11 @@ def tree_of(n: int) -> Tree:
         at[x + 1] = at[x] + (n_left[x] + 1) * (n_right[x] + 1)
         left_at[x + 1] = left_at[x] + n_left[x] + 1
         right_at[x + 1] = right_at[x] + n_right[x] + 1
-    return Tree(order, lo, hi, n_left, n_right, at, left_at, right_at)
+    return PositionTree(order, lo, hi, n_left, n_right, at, left_at, right_at)
 
 
 @kernel
-def sums_of(tree: Tree, first: Ints, last: Ints, weight: Doubles) -> Sums:
+def sums_of(tree: PositionTree, first: Ints, last: Ints, weight: Doubles) -> NodeSums:
     """Return what reaches each node in each of its states, from intervals of positions, both ends included.
 
     An interval is looked at where it begins or ends only, once for each level of the tree: those that reach
@@ -158,11 +158,11 @@ def sums_of(tree: Tree, first: Ints, last: Ints, weight: Doubles) -> Sums:
                     segments[row + right] += segments[row - rights + right]
         for right in range(1, rights):
             low[right_at[x] + right] = min(low[right_at[x] + right], low[right_at[x] + right - 1])
-    return Sums(segments, low, high)
+    return NodeSums(segments, low, high)
 
 
 @kernel
-def _inherit(tree: Tree, segments: Doubles) -> None:
+def _inherit(tree: PositionTree, segments: Doubles) -> None:
     """Fill in, from the parent of each node, what reaches beyond it on both sides."""
     for parent in tree.order:
         rights = tree.n_right[parent] + 1
@@ -189,7 +189,7 @@ def machines_for(segments: float, capacity: float) -> float:
 
 
 @kernel
-def hull_of(tree: Tree, sums: Sums, x: int, left: int, right: int) -> tuple[int, int]:
+def hull_of(tree: PositionTree, sums: NodeSums, x: int, left: int, right: int) -> tuple[int, int]:
     """Return the first and the last position that segments of a node cover which pushes nothing itself."""
     rights = tree.n_right[x] + 1
     here = sums.segments[tree.at[x] + left * rights + right]
@@ -203,8 +203,8 @@ def hull_of(tree: Tree, sums: Sums, x: int, left: int, right: int) -> tuple[int,
 
 @kernel
 def solve(
-    tree: Tree,
-    sums: Sums,
+    tree: PositionTree,
+    sums: NodeSums,
     below: Doubles,
     prices: tuple[float, float, float],
     allowed: Flags,
@@ -265,7 +265,7 @@ def solve(
 
 
 @kernel
-def followed(tree: Tree, push: Flags) -> Flags:
+def followed(tree: PositionTree, push: Flags) -> Flags:
     """Return what each node pushes when all do, from the root on, what is best in their state."""
     n = len(tree.lo)
     found = np.zeros((n, 2), np.bool_)
@@ -279,7 +279,7 @@ def followed(tree: Tree, push: Flags) -> Flags:
 
 
 @kernel
-def _hand_down(tree: Tree, x: int, push: Flags, state: Ints) -> None:
+def _hand_down(tree: PositionTree, x: int, push: Flags, state: Ints) -> None:
     """Set the states of a node's children."""
     if tree.lo[x] < x:
         child = (tree.lo[x] + x - 1) // 2
@@ -292,7 +292,7 @@ def _hand_down(tree: Tree, x: int, push: Flags, state: Ints) -> None:
 
 
 @kernel
-def held(tree: Tree, sums: Sums, push: Flags) -> tuple[Doubles, Ints, Ints]:
+def held(tree: PositionTree, sums: NodeSums, push: Flags) -> tuple[Doubles, Ints, Ints]:
     """Return the weight of the segments at each node, and the first and last position they cover.
 
     A node without segments covers itself.
@@ -313,7 +313,7 @@ def held(tree: Tree, sums: Sums, push: Flags) -> tuple[Doubles, Ints, Ints]:
 
 
 @kernel
-def pieces_of(tree: Tree, push: Flags, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def pieces_of(tree: PositionTree, push: Flags, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the pieces that intervals are cut into: of which interval, at which node, from where to where.
 
     A node keeps its own position, so that pieces of an interval never overlap.

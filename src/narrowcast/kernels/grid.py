@@ -27,7 +27,7 @@ LANES = 32
 SPAN = 2 * LANES
 #: A grid has at most so many axes.
 AXES = 3
-#: The columns of `Grid.group`; from CUT_AT on there is one for each axis.
+#: The columns of `GridArrays.group`; from CUT_AT on there is one for each axis.
 COLUMN_AT, N_COLUMNS, CHUNK_AT, START_AT = range(4)
 CUT_AT, CELLS, AXIS, N_FIELDS = (4 + AXES * i for i in range(4))
 #: What `scan` does with what it finds.
@@ -42,7 +42,7 @@ _MOST_COLUMNS = 16
 _ONE = np.uint64(1)
 
 
-class Bounds(NamedTuple):
+class GridBounds(NamedTuple):
     """Coded boxes, as `CodedBoxes` has them; one column more, in which every event has the code 1."""
 
     indptr: Ints
@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
     last: Ints
 
 
-class Grid(NamedTuple):
+class GridArrays(NamedTuple):
     """Groups of boxes, each under a grid of its own.
 
     The groups of slot s are those from `slot[s]` to `slot[s + 1]`: slot 0 concerns every event, the others
@@ -96,7 +96,7 @@ _below = cast("Callable[[Any, Any, Any], Any]", intrinsic(_compare))
 
 @kernel
 def label(
-    bounds: Bounds, bit: Words, category: int, slot_of: Numbers, shared: NDArray[np.bool_]
+    bounds: GridBounds, bit: Words, category: int, slot_of: Numbers, shared: NDArray[np.bool_]
 ) -> tuple[Numbers, Words]:
     """Return the slot of each box, -1 where it is empty, and the bits of the columns it is compared in.
 
@@ -155,7 +155,7 @@ def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[In
 
 
 @kernel
-def columns_of(order: Ints, first: Ints, bounds: Bounds, spared: Numbers) -> tuple[Ints, Numbers]:
+def columns_of(order: Ints, first: Ints, bounds: GridBounds, spared: Numbers) -> tuple[Ints, Numbers]:
     """Return the columns that any box of each group bounds, but for the one it is spared; one at least."""
     n_groups = len(first) - 1
     column_at = np.zeros(n_groups + 1, np.int64)
@@ -191,7 +191,7 @@ def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
 
 
 @kernel
-def _spread(boxes: Ints, columns: Numbers, bounds: Bounds, place: Numbers) -> tuple[Codes, Codes]:
+def _spread(boxes: Ints, columns: Numbers, bounds: GridBounds, place: Numbers) -> tuple[Codes, Codes]:
     """Return the ends of a group's boxes, a row for each of its columns; `place` is -1 before and after."""
     lo = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     hi = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
@@ -267,13 +267,13 @@ def plan(
     first: Ints,
     column_at: Ints,
     columns: Numbers,
-    bounds: Bounds,
+    bounds: GridBounds,
     sample: Codes,
     sample_at: Ints,
     cells: int,
     copies: float,
 ) -> tuple[Ints, Codes]:
-    """Return `Grid.group` and `Grid.cut`, chunks not yet placed.
+    """Return `GridArrays.group` and `GridArrays.cut`, chunks not yet placed.
 
     The narrowest columns become axes, and are put behind the others: within a cell those tell boxes apart
     better. Where there are others, boxes are sorted along the first, so that chunks differ in it; else they
@@ -335,7 +335,7 @@ def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
 
 
 @kernel
-def lay(grid: Grid, order: Ints, first: Ints, bounds: Bounds, write: bool) -> None:
+def lay(grid: GridArrays, order: Ints, first: Ints, bounds: GridBounds, write: bool) -> None:
     """Put every box into the cells it meets, in `grid.chunk`; or only count their chunks, in `grid.start`."""
     place = np.full(len(bounds.last), -1, np.int32)
     begin, end = np.zeros(AXES, np.int64), np.ones(AXES, np.int64)
@@ -376,7 +376,7 @@ def lay(grid: Grid, order: Ints, first: Ints, bounds: Bounds, write: bool) -> No
 
 @kernel
 def scan(
-    grid: Grid,
+    grid: GridArrays,
     runs: Ints,
     event: Numbers,
     codes: Codes,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of
 
@@ -41,7 +41,7 @@ def cell_interest(grid: CellGrid, subscriptions: SubscriptionSet, rate: ArrayLik
     [[0, 1, 1, 0], [1, 0, 0, 0]]
     """
     cells = np.arange(grid.n_cells)
-    met = Auto().fit(grid.rounded(subscriptions)).match(grid.points(cells))
+    met = AutoMatcher().fit(grid.rounded(subscriptions)).match(grid.points(cells))
     shape = (subscriptions.n_subscribers, len(cells))
     wants = relation_of(subscriptions.subscriber[met.index], met.rows(), shape)
     return Interest(wants, rate, subscriptions.subscribers, cells)

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay import Charged, Overlay
+from narrowcast.lab.overlay import Charged, OverlayRing
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.planning.baselines.simple import PerFlow
-from narrowcast.planning.replan import changed, seconds_of
+from narrowcast.planning.replanner import changed, seconds_of
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Following:
 
     On a ring, where 2 of 60 nodes fail in each window:
 
-    >>> following = dataclasses.replace(following, overlay=Overlay(churn=2))
+    >>> following = dataclasses.replace(following, overlay=OverlayRing(churn=2))
     >>> row = following.lead(Tamara(period=following.window).fit(nobody))[-1]
     >>> row["tree_cost"] > row["cost"], row["tree_cost"] < row["tree_per_flow"]
     (True, True)
@@ -87,7 +87,7 @@ class Following:
     model: Overall = Overall()  # noqa: RUF009  # it does not change
     observed: bool = False
     seed: int = 0
-    overlay: Overlay | None = None
+    overlay: OverlayRing | None = None
 
     def __post_init__(self) -> None:
         check_whole("windows", self.windows)
@@ -102,7 +102,7 @@ class Following:
                 "least, or fewer changes"
             )
         if self.overlay is not None:
-            if not isinstance(self.overlay, Overlay):
+            if not isinstance(self.overlay, OverlayRing):
                 raise ParameterError(f"overlay is {self.overlay!r}; give an Overlay, or None for none")
             self.overlay.ring(self.interest.n_subscribers)  # refuses one that is too small
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.model.relation import relation_of
-from narrowcast.planning.baselines.choice import Chooser
+from narrowcast.planning.baselines.subscriber_choice import ChoosingBaseline
 
 if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.relation import Positions, Relation
 
 
-class Giant(Chooser):
+class Giant(ChoosingBaseline):
     """One channel carries every flow, and who would rather not be in it is served per flow.
 
     With linear costs a subscriber is in it when 1 + f, summed over the flows that it wants, is more than
@@ -43,7 +43,7 @@ class Giant(Chooser):
         return _one(np.arange(interest.n_flows), interest)
 
 
-class FrequencyThreshold(Chooser):
+class FrequencyThreshold(ChoosingBaseline):
     """One channel carries the flows with f < p / (1 - p); all others have one of their own.
 
     Here f are the events of a flow in an interval, and p is the share of the subscribers who want it, among

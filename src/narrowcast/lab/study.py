@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from narrowcast.report.charts import save_chart
-from narrowcast.report.page import PROSE, html_page
+from narrowcast.report.html_page import PROSE, html_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from narrowcast.lab.papers.base import Outcome, Row
+    from narrowcast.lab.papers.base import Outcome, ResultRow
 
     Tables = dict[str, list[tuple[str, ...]]]
 
@@ -90,7 +90,7 @@ def tables_of(name: str, outcome: Outcome) -> Tables:
     return found
 
 
-def _groups(rows: list[Row]) -> list[list[Row]]:
+def _groups(rows: list[ResultRow]) -> list[list[ResultRow]]:
     """Return the rows of one metric by the places of their series; series without places are in the first.
 
     Places that no two series share are of different axes. Of more places than a table shows, all series of a
@@ -108,17 +108,17 @@ def _groups(rows: list[Row]) -> list[list[Row]]:
         for series, places in own.items()
     }
     first = next((kind for kind in kinds.values() if kind), frozenset())
-    found: dict[frozenset[float], list[Row]] = {}
+    found: dict[frozenset[float], list[ResultRow]] = {}
     for row in rows:
         found.setdefault(kinds[row.series] or first, []).append(row)
     return list(found.values())
 
 
-def _common(group: list[Row], rows: list[Row]) -> list[str]:
+def _common(group: list[ResultRow], rows: list[ResultRow]) -> list[str]:
     """Return the words in the names of all series of a group that have places, and not in those of all.
 
-    >>> from narrowcast.lab.papers.base import Row
-    >>> rows = [Row.of(name, 1, "seconds", [2]) for name in ("a/m/levels", "b/m/levels", "a/m/groups")]
+    >>> from narrowcast.lab.papers.base import ResultRow
+    >>> rows = [ResultRow.of(name, 1, "seconds", [2]) for name in ("a/m/levels", "b/m/levels", "a/m/groups")]
     >>> _common(rows[:2], rows)
     ['levels']
     """
@@ -127,7 +127,7 @@ def _common(group: list[Row], rows: list[Row]) -> list[str]:
     return [word for word in words[0] if word not in everywhere and all(word in each for each in words)]
 
 
-def _table(rows: list[Row], places: list[float], *, printed: bool) -> list[tuple[str, ...]]:
+def _table(rows: list[ResultRow], places: list[float], *, printed: bool) -> list[tuple[str, ...]]:
     """Return some series beside some places, and what the paper says where it says anything."""
     by = {(row.series, row.x): row for row in rows}
     mine = [place for place in (*places, None) if any(row.x == place for row in rows)]
@@ -142,7 +142,7 @@ def _table(rows: list[Row], places: list[float], *, printed: bool) -> list[tuple
     return table
 
 
-def _number(row: Row | None) -> str:
+def _number(row: ResultRow | None) -> str:
     """Return a number with its spread."""
     if row is None:
         return ""

@@ -37,7 +37,7 @@ SEED = "seed"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-class Point(msgspec.Struct, frozen=True):
+class SweepPoint(msgspec.Struct, frozen=True):
     """A point of a sweep, and what came of it.
 
     Parameters
@@ -65,7 +65,7 @@ class Swept:
         The points; at least one has no problem.
     """
 
-    points: list[Point]
+    points: list[SweepPoint]
 
     @property
     def rows(self) -> list[Record]:
@@ -73,7 +73,7 @@ class Swept:
         return [{**point.at, **row} for point in self.points for row in point.rows]
 
     @property
-    def problems(self) -> list[Point]:
+    def problems(self) -> list[SweepPoint]:
         """The points that failed."""
         return [point for point in self.points if point.problem]
 
@@ -185,8 +185,8 @@ class Sweep:
             When every point fails, or a value is of no use.
         """
         points = self.points()
-        kept = None if done is None else Kept(done, self)
-        made, found = Made(1), []
+        kept = None if done is None else KeptTrials(done, self)
+        made, found = FinishedTrials(1), []
         for number, at in enumerate(points):
             if tell is not None:
                 tell(words_of(at), number, len(points))
@@ -202,7 +202,7 @@ class Sweep:
         """Return what tells apart the points that have a setup in common from all others."""
         return tuple(at[name] for name in (*self.by, SEED))
 
-    def tried(self, at: Record, made: Made) -> Point:
+    def tried(self, at: Record, made: FinishedTrials) -> SweepPoint:
         """Make the trial of one point.
 
         Parameters
@@ -217,9 +217,11 @@ class Sweep:
                 rows = self.trial(**at, **self.fixed)
             else:
                 rows = self.trial(made.get(self.shared(at), lambda: self._set_up(at)), **at, **self.fixed)
-            return Point(at, [_record(row, at) for row in ([rows] if isinstance(rows, Mapping) else rows)])
+            return SweepPoint(
+                at, [_record(row, at) for row in ([rows] if isinstance(rows, Mapping) else rows)]
+            )
         except NarrowcastError as error:
-            return Point(at, problem=" ".join(str(error).split()))
+            return SweepPoint(at, problem=" ".join(str(error).split()))
 
     def _set_up(self, at: Record) -> Any:
         assert self.setup is not None
@@ -234,7 +236,7 @@ class Sweep:
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
 
-class Made:
+class FinishedTrials:
     """The last few things that were made, each once, also when making it failed.
 
     Parameters
@@ -244,7 +246,7 @@ class Made:
 
     Examples
     --------
-    >>> made = Made(1)
+    >>> made = FinishedTrials(1)
     >>> made.get("a", lambda: 1), made.get("a", lambda: 2), made.get("b", lambda: 3)
     (1, 1, 3)
     """
@@ -268,7 +270,7 @@ class Made:
         return value
 
 
-class Kept:
+class KeptTrials:
     """Finished points of a sweep in a folder, a file for each.
 
     A file is named after the point, the functions, the fixed values and the version of Narrowcast, so that
@@ -285,15 +287,15 @@ class Kept:
     def __init__(self, folder: str | Path, sweep: Sweep) -> None:
         self.folder, self._digest = Path(folder), sweep.digest()
 
-    def get(self, at: Record) -> Point | None:
+    def get(self, at: Record) -> SweepPoint | None:
         """Return a point that is finished, or None."""
         try:
-            found = msgspec.msgpack.decode(self._file(at).read_bytes(), type=Point)
+            found = msgspec.msgpack.decode(self._file(at).read_bytes(), type=SweepPoint)
         except (OSError, msgspec.DecodeError):  # none, or damaged: it is made again
             return None
         return found if found.at == at else None
 
-    def put(self, point: Point) -> None:
+    def put(self, point: SweepPoint) -> None:
         """Keep a point; one that failed is not finished."""
         if point.problem:
             return
@@ -314,7 +316,7 @@ class Kept:
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.point"
 
 
-def swept(points: list[Point]) -> Swept:
+def swept(points: list[SweepPoint]) -> Swept:
     """Return what came of all points, and fail when none came out."""
     if points and all(point.problem for point in points):
         raise ParameterError(_said(points, len(points)))
@@ -332,7 +334,7 @@ def words_of(at: Record) -> str:
     return ", ".join(f"{name} {value}" for name, value in at.items())
 
 
-def _said(failed: list[Point], n_points: int) -> str:
+def _said(failed: list[SweepPoint], n_points: int) -> str:
     """Return why points failed, in one line."""
     reasons = dict.fromkeys(point.problem for point in failed)
     first = failed[0].problem

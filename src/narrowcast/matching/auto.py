@@ -11,8 +11,8 @@ from narrowcast.matching.bitmap import BlockIndex, FlatIndex
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.combined import CombinedIndex
 from narrowcast.matching.grid import GridIndex
-from narrowcast.matching.groups import ALONE, MOST_COLUMNS, Kinds
-from narrowcast.matching.indexed import Indexed
+from narrowcast.matching.groups import ALONE, MOST_COLUMNS, BoxKinds
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 from narrowcast.matching.scan import Scan
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -54,7 +54,7 @@ CombinedIndex.kinds.update(flat=FlatIndex, blocks=BlockIndex, grid=GridIndex)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IndexCostEstimate:
     """What an event costs, box by box, in nanoseconds: in each kind of index."""
 
     flat: Doubles
@@ -63,13 +63,13 @@ class Estimate:
     found: Doubles
 
     @classmethod
-    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Estimate:
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> IndexCostEstimate:
         """Estimate from the buckets that boxes meet and cover; a sample tells how likely each bucket is.
 
         Without a sample the buckets of an attribute are taken to be alike: they share the ends of boxes.
         Events are taken to have categories as often as boxes ask for them.
         """
-        kinds = Kinds.of(boxes, sample)
+        kinds = BoxKinds.of(boxes, sample)
         met, sure = _shares(boxes, sample)
         asked = np.bincount(kinds.section)[kinds.section] / max(1, len(boxes))
         category = np.where(kinds.section > 0, asked, 1.0)
@@ -112,7 +112,7 @@ class Estimate:
         return best
 
 
-class Auto(Indexed):
+class AutoMatcher(IndexedMatcher):
     """Estimates what each subscription costs in each kind of index, and puts it where it costs least.
 
     Broad subscriptions go to flags in their own order, which make large results cheap; selective ones to
@@ -129,7 +129,7 @@ class Auto(Indexed):
     >>> import pyarrow as pa, narrowcast as nc
     >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0], "name": ["SAP", "IBM"]}))
     >>> filters = ["price > 75", "name = 'IBM' AND price > 70", "name LIKE '%A%'"]
-    >>> matcher = Auto().fit(nc.compile_filters(events.schema, filters).subscriptions)
+    >>> matcher = AutoMatcher().fit(nc.compile_filters(events.schema, filters).subscriptions)
     >>> [row.tolist() for row in matcher.match(events)]
     [[0, 2], [1]]
     >>> matcher.match_one({"price": 99.0, "name": "IBM"}).tolist()
@@ -140,11 +140,11 @@ class Auto(Indexed):
 
     _indexes = (CombinedIndex,)
 
-    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
-        best = Estimate.of(boxes, sample).best()
-        parts: list[Index] = []
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
+        best = IndexCostEstimate.of(boxes, sample).best()
+        parts: list[BoxIndex] = []
         members: list[NDArray[np.int32] | None] = []
-        builds: tuple[Callable[..., Index], ...] = (FlatIndex.build, BlockIndex.build, GridIndex.build)
+        builds: tuple[Callable[..., BoxIndex], ...] = (FlatIndex.build, BlockIndex.build, GridIndex.build)
         for kind, build in enumerate(builds):
             mine = np.flatnonzero(best == kind)
             if len(mine) == len(boxes):
@@ -155,9 +155,9 @@ class Auto(Indexed):
         return CombinedIndex(tuple(parts), tuple(members))
 
 
-def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> Auto | Scan:
+def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> AutoMatcher | Scan:
     """Return a matcher for a job of known size: one that is done before an index is worth its making."""
-    return Scan() if n_subscriptions * n_events <= _FEW_PAIRS else Auto(threads=threads)
+    return Scan() if n_subscriptions * n_events <= _FEW_PAIRS else AutoMatcher(threads=threads)
 
 
 def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:

@@ -43,7 +43,7 @@ class Matcher(Protocol):
 MATCHERS: Registry[type[Matcher]] = Registry(
     "matcher",
     {
-        "auto": "narrowcast.matching.auto:Auto",
+        "auto": "narrowcast.matching.auto:AutoMatcher",
         "bitmap": "narrowcast.matching.bitmap:Bitmap",
         "cobas": "narrowcast.lab.cobas.matcher:Cobas",
         "grid": "narrowcast.matching.grid:Grid",

@@ -11,19 +11,19 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import blocks as blocks_kernel
 from narrowcast.kernels import flat as flat_kernel
 from narrowcast.kernels.bits import gather
-from narrowcast.kernels.blocks import Blocks
+from narrowcast.kernels.blocks import BlockArrays
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
-from narrowcast.matching.groups import Groups
-from narrowcast.matching.growing import GrowingRows
-from narrowcast.matching.index import Found
-from narrowcast.matching.indexed import Indexed
+from narrowcast.matching.groups import BoxGroups
+from narrowcast.matching.growing_rows import GrowingRows
+from narrowcast.matching.index import CandidateBoxes
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -95,7 +95,7 @@ class FlatIndex:
             yield rows[: len(some)]
         self._spare.append(rows)
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
         found = GrowingRows(len(codes), 0)
         for rows in self.flags(codes):
@@ -143,20 +143,20 @@ class BlockIndex:
     """
 
     buckets: Buckets
-    blocks: Blocks
+    blocks: BlockArrays
     bitmaps: ClassVar[None] = None
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:
         """Index boxes."""
         buckets = Buckets.of(boxes, sample)
-        groups = Groups.of(boxes, sample)
+        groups = BoxGroups.of(boxes, sample)
         size, width = np.diff(groups.first), np.diff(groups.column_at)
         plain = groups.plain
         rows = np.where(plain, 0, width * N_BUCKETS * -(-size // 64))
         parts = (int((~plain).sum()), N_BUCKETS)
         codes = size * width * 2
-        blocks = Blocks(
+        blocks = BlockArrays(
             *groups,
             row_at=np.where(plain, -1, np.cumsum(rows) - rows),
             part_at=(np.cumsum(~plain) - 1).astype(np.int32),
@@ -178,7 +178,7 @@ class BlockIndex:
             order = np.arange(len(codes))
         return blocks_kernel.find(self.blocks, N_BUCKETS, codes, self.buckets(codes), order, counts, want)
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
         parts = []
         start, tile = 0, _FIRST_TILE
@@ -209,20 +209,22 @@ class BlockIndex:
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> BlockIndex:
         """Return the index that is made of these arrays."""
-        own = {name: arrays[name] for name in Blocks._fields if name != "section_column"}
-        return cls(Buckets.restore(arrays), Blocks(**own, section_column=arrays["section_column"].item()))
+        own = {name: arrays[name] for name in BlockArrays._fields if name != "section_column"}
+        return cls(
+            Buckets.restore(arrays), BlockArrays(**own, section_column=arrays["section_column"].item())
+        )
 
 
-def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> Found:
+def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> CandidateBoxes:
     """Return the rows of tiles one after another."""
     if len(parts) == 1:
-        return Found(*parts[0])
+        return CandidateBoxes(*parts[0])
     counts = [np.diff(indptr) for indptr, _ in parts]
     indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
-    return Found(indptr, np.concatenate([np.empty(0, np.int32), *(box for _, box in parts)]))
+    return CandidateBoxes(indptr, np.concatenate([np.empty(0, np.int32), *(box for _, box in parts)]))
 
 
-class Bitmap(Indexed):
+class Bitmap(IndexedMatcher):
     """Intersects, for each event, rows of flags: one row per attribute says which boxes meet its bucket.
 
     Parameters
@@ -250,7 +252,7 @@ class Bitmap(Indexed):
             raise ParameterError(f"layout is {layout!r}; give one of flat, blocks")
         self.layout = layout
 
-    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
         if self.layout == "flat":
             return FlatIndex.build(boxes, sample)
         return BlockIndex.build(boxes, sample)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from narrowcast.kernels import rows
-from narrowcast.matching.index import Found
+from narrowcast.matching.index import CandidateBoxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,20 +30,20 @@ class CombinedIndex:
         For each part its boxes, ascending; None for a part that has them all.
     """
 
-    parts: tuple[Index, ...]
+    parts: tuple[BoxIndex, ...]
     boxes: tuple[NDArray[np.int32] | None, ...]
 
     #: The kinds of index that a part may be, by name.
-    kinds: ClassVar[dict[str, type[Index]]] = {}
+    kinds: ClassVar[dict[str, type[BoxIndex]]] = {}
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
-        found: Found | None = None
+        found: CandidateBoxes | None = None
         for part, boxes in zip(self.parts, self.boxes, strict=True):
             own = part.find(codes)
             if boxes is not None:
-                own = Found(own.indptr, boxes[own.box])
-            found = own if found is None else Found(*rows.merge(*found, *own))
+                own = CandidateBoxes(own.indptr, boxes[own.box])
+            found = own if found is None else CandidateBoxes(*rows.merge(*found, *own))
         assert found is not None, "there is always a part"
         return found
 
@@ -83,5 +83,5 @@ class CombinedIndex:
         return cls(tuple(parts), tuple(arrays.get(f"{i}.boxes") for i in range(n)))
 
 
-def _kind(part: Index) -> str:
+def _kind(part: BoxIndex) -> str:
     return next(name for name, kind in CombinedIndex.kinds.items() if type(part) is kind)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.matching.auto import Auto
-from narrowcast.matching.partition.trees import Tree
-from narrowcast.matching.partition.work import Work
+from narrowcast.matching.auto import AutoMatcher
+from narrowcast.matching.partition.cell_tree import CellTree
+from narrowcast.matching.partition.part_work import PartWork
 from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL, last
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ GAINS = (None, 0.1, 0.2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Space:
+class CutSpace:
     """What cuts are chosen on: keys of events and ends of boxes, a row for each attribute that is tried."""
 
     attribute: Ints
@@ -53,7 +53,7 @@ class Space:
     #: The boxes, with all owners; those that were not drawn have none.
     boxes: Boxes
     #: What cells cost, in events and boxes of the sample.
-    work: Work
+    work: PartWork
     #: Of each event how many matches it has in the sample, where that counts.
     matches: Ints | None = None
 
@@ -65,9 +65,9 @@ class Space:
         cells: int,
         rng: np.random.Generator,
         *,
-        work: Work | None = None,
+        work: PartWork | None = None,
         also: Iterable[int] = (),
-    ) -> Space:
+    ) -> CutSpace:
         """Draw some subscriptions and some events; without events, ends of boxes stand for them.
 
         Parameters
@@ -107,9 +107,16 @@ class Space:
             work = work.scaled(len(sample) / max(1, len(chosen)), len(subscriptions) / max(1, drawn))
             if work.match and len(chosen):
                 few = subscriptions.take(np.flatnonzero(boxes.counts))
-                matches = Auto().fit(few).count(sample)[chosen]
+                matches = AutoMatcher().fit(few).count(sample)[chosen]
         return cls(
-            attribute, keys, lo[:, alive], hi[:, alive], boxes.owner[alive], boxes, work or Work(), matches
+            attribute,
+            keys,
+            lo[:, alive],
+            hi[:, alive],
+            boxes.owner[alive],
+            boxes,
+            work or PartWork(),
+            matches,
         )
 
     def found(self, events: Numbers) -> float:
@@ -174,7 +181,7 @@ class Space:
         return keys[order], np.append(0, np.cumsum(self.matches[events[order]]))
 
 
-class Growth:
+class CutTree:
     """A tree that is being cut: node by node what it holds, and how it is cut once it is.
 
     Parameters
@@ -185,7 +192,7 @@ class Growth:
         Which of them are in the tree; all where left out.
     """
 
-    def __init__(self, space: Space, boxes: Numbers | None = None, events: Numbers | None = None) -> None:
+    def __init__(self, space: CutSpace, boxes: Numbers | None = None, events: Numbers | None = None) -> None:
         self.space = space
         self.nodes: list[tuple[Numbers, Numbers]] = []
         self.work: list[float] = []
@@ -227,7 +234,7 @@ class Growth:
         self.nodes[node] = (boxes[:0], events[:0])
         return left
 
-    def grow(self, cells: int, gain: float | None) -> Growth:
+    def grow(self, cells: int, gain: float | None) -> CutTree:
         """Cut until there are so many cells or none can be cut; with a gain, they are shared out first."""
         todo = [] if gain is None else [(0, cells)]
         while todo:
@@ -248,7 +255,7 @@ class Growth:
         """Return the work of the heaviest cell."""
         return max(self.work[node] for node in self.leaves())
 
-    def graft(self, node: int, branch: Growth) -> list[int]:
+    def graft(self, node: int, branch: CutTree) -> list[int]:
         """Put another tree, of what is below a node, in its place; return the nodes that its nodes become."""
         todo = [node]
         while todo:
@@ -277,7 +284,7 @@ class Growth:
                 found.append(node)
         return found
 
-    def tree(self, part: Mapping[int, int]) -> Tree:
+    def tree(self, part: Mapping[int, int]) -> CellTree:
         """Return the tree, with the part that each cell is."""
         name = {node: ~number for node, number in part.items()}
         inner: list[int] = []
@@ -289,7 +296,7 @@ class Growth:
                 inner.append(node)
                 todo += [self.cuts[node][2] + 1, self.cuts[node][2]]
         cuts = [self.cuts[node] for node in inner]
-        return Tree(
+        return CellTree(
             name[0],
             self.space.attribute[[i for i, _, _ in cuts]].astype(np.int32) if cuts else np.empty(0, np.int32),
             np.array([cut for _, cut, _ in cuts], np.int64),

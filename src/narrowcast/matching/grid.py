@@ -11,16 +11,16 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import grid as kernels
 from narrowcast.kernels.bits import gather
 from narrowcast.kernels.flat import count_rows, list_rows
-from narrowcast.kernels.grid import LANES, SPAN, Bounds
+from narrowcast.kernels.grid import LANES, SPAN, GridBounds
 from narrowcast.matching.groups import category_of, points
-from narrowcast.matching.growing import GrowingRows
-from narrowcast.matching.index import Found
-from narrowcast.matching.indexed import Indexed
+from narrowcast.matching.growing_rows import GrowingRows
+from narrowcast.matching.index import CandidateBoxes
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -76,7 +76,7 @@ class GridIndex:
     n_boxes: int
     category: int
     slot_of: Numbers
-    grid: kernels.Grid
+    grid: kernels.GridArrays
 
     @classmethod
     def build(cls, boxes: CodedBoxes, *, cells: int = 32, sample: Codes | None = None) -> Self:
@@ -101,7 +101,7 @@ class GridIndex:
             order, first, column_at, column, bounds, events.T, sample_at, cells, _COPIES
         )
         n_cells = group[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(axis=1)
-        grid = kernels.Grid(
+        grid = kernels.GridArrays(
             slot=np.searchsorted(group_slot, np.arange(len(shared) + 1)),
             group=group,
             column=column,
@@ -117,7 +117,7 @@ class GridIndex:
         kernels.lay(grid, order, first, bounds, True)
         return cls(len(boxes), category, slot_of, grid)
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
         n = len(codes)
         if n == 1:
@@ -136,7 +136,7 @@ class GridIndex:
                 self._add_pairs(codes[at : at + tile], rows, pairs)
         return rows.found()
 
-    def _find_one(self, codes: Codes) -> Found:
+    def _find_one(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of one event."""
         room = max(_LEAST_PAIRS, self.n_boxes // _BROAD) + LANES
         pairs = np.empty(room, np.int32), np.empty(room, np.int32)
@@ -145,7 +145,7 @@ class GridIndex:
             rows = GrowingRows(1, 0)
             self._add_broad(codes, rows)
             return rows.found()
-        return Found(np.array([0, n_pairs]), np.sort(pairs[1][:n_pairs]))
+        return CandidateBoxes(np.array([0, n_pairs]), np.sort(pairs[1][:n_pairs]))
 
     def _add_pairs(self, codes: Codes, rows: GrowingRows, pairs: tuple[Numbers, Numbers]) -> None:
         """Append the boxes of a tile of events, as pairs to be sorted unless there are too many."""
@@ -230,11 +230,11 @@ class GridIndex:
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
         """Return the index that is made of these arrays."""
         n_boxes, category = arrays["shape"].tolist()
-        grid = kernels.Grid(**{name: arrays[name] for name in kernels.Grid._fields})
+        grid = kernels.GridArrays(**{name: arrays[name] for name in kernels.GridArrays._fields})
         return cls(n_boxes, category, arrays["slot_of"], grid)
 
 
-class Grid(Indexed):
+class Grid(IndexedMatcher):
     """Compares each event only with boxes near it: those of its category, in the same cell of a small grid.
 
     Best for many subscriptions that each match few events. Boxes are grouped by the attributes they bound,
@@ -265,7 +265,7 @@ class Grid(Indexed):
             raise ParameterError(f"cells is {cells!r}; give a whole number from 1 to {_MOST_CELLS}")
         self.cells = cells
 
-    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
         return GridIndex.build(boxes, cells=self.cells, sample=sample)
 
 
@@ -317,10 +317,10 @@ def _padding(size: int, dtype: np.dtype[Any]) -> Codes:
     return chunk
 
 
-def _bounds(boxes: CodedBoxes) -> Bounds:
+def _bounds(boxes: CodedBoxes) -> GridBounds:
     """Return boxes for kernels, all of it read-only: they are compiled once more for arrays that are not."""
     arrays: list[NDArray[Any]] = [boxes.indptr, boxes.column, boxes.lo, boxes.hi, np.append(boxes.last, 1)]
     views = [array.view() for array in arrays]
     for view in views:
         view.flags.writeable = False
-    return Bounds(*views)
+    return GridBounds(*views)

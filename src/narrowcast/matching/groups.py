@@ -28,7 +28,7 @@ MOST_COLUMNS = 16
 _WORTH = 0.7
 
 
-class Kinds(NamedTuple):
+class BoxKinds(NamedTuple):
     """Boxes by kind: those that ask for one category and bound the same columns.
 
     Sorted by kind, the boxes are `order`, kind k begins at `starts[k]` and has `sizes[k]`, and box i of the
@@ -45,7 +45,7 @@ class Kinds(NamedTuple):
     of_sorted: Ints
 
     @classmethod
-    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Kinds:
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BoxKinds:
         """Sort boxes by kind."""
         n, box = len(boxes), boxes.box
         used = np.ones(len(box), bool)
@@ -63,7 +63,7 @@ class Kinds(NamedTuple):
         return cls(section_column, section, used, order, starts, sizes, of_sorted)
 
 
-class Groups(NamedTuple):
+class BoxGroups(NamedTuple):
     """Boxes in groups, and groups in sections: the first fields of narrowcast.kernels.blocks.Blocks."""
 
     section: Ints
@@ -74,10 +74,10 @@ class Groups(NamedTuple):
     column: Numbers
 
     @classmethod
-    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Groups:
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BoxGroups:
         """Group boxes."""
         n = len(boxes)
-        kinds = Kinds.of(boxes, sample)
+        kinds = BoxKinds.of(boxes, sample)
         section, section_column, used = kinds.section, kinds.section_column, kinds.used
         order, starts, size, of_box = kinds.order, kinds.starts, kinds.sizes, kinds.of_sorted
         # what is too rare to stand alone goes with the rest of its section

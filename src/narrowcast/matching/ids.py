@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class Ids:
+class SubscriptionIds:
     """From subscription ids to slots: many that were there at first, sorted, and some that came later.
 
     An id may be used again once its slot is empty; the newest slot counts.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Codes = NDArray[np.unsignedinteger[Any]]
 
 
-class Found(NamedTuple):
+class CandidateBoxes(NamedTuple):
     """The boxes of each event as compressed rows, ascending within an event.
 
     The array of boxes belongs to whom it is given to, and so does the room behind it if it has any.
@@ -23,14 +23,14 @@ class Found(NamedTuple):
     box: NDArray[np.int32]
 
 
-class Index(Protocol):
+class BoxIndex(Protocol):
     """Finds the boxes that hold an event. Built once, never changed, so any number of threads may read it.
 
     An index keeps everything in arrays, so that it can be saved and mapped back from a file: `arrays` and
     `restore` are each other's inverse.
     """
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event; codes have one row per event and one column per coded attribute."""
         ...
 

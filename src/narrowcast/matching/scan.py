@@ -8,7 +8,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.filters.checks import Checks
-from narrowcast.matching.answers import Answers, require_fitting, require_subscriptions
+from narrowcast.matching.match_queries import MatchQueries, require_fitting, require_subscriptions
 from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PAIRS = 1 << 20
 
 
-class Scan(Answers):
+class Scan(MatchQueries):
     """Compares each event with each box, a block at a time.
 
     Examples

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from narrowcast.kernels import rows
-from narrowcast.matching.index import Found
-from narrowcast.matching.one import OneEvent
+from narrowcast.matching.index import CandidateBoxes
+from narrowcast.matching.single_event import OneEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
     from narrowcast.matching.ranks import Ranks
     from narrowcast.model.events import EventBatch
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CHECKED = 1 << 18
 
 
-class Keep(Protocol):
+class MatchCheck(Protocol):
     """Decides which pairs of event and subscription are matches, where boxes alone cannot."""
 
     def __call__(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
@@ -37,7 +37,7 @@ class Keep(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Owners:
+class BoxOwners:
     """From boxes to the subscriptions they stand for: several boxes may be one, and some must be checked.
 
     Parameters
@@ -52,10 +52,10 @@ class Owners:
 
     owner: NDArray[np.int32] | None
     exact: NDArray[np.bool_] | None
-    check: Keep
+    check: MatchCheck
 
     @classmethod
-    def of(cls, owner: NDArray[Any], exact: NDArray[np.bool_], n: int, check: Keep) -> Owners:
+    def of(cls, owner: NDArray[Any], exact: NDArray[np.bool_], n: int, check: MatchCheck) -> BoxOwners:
         """Return the owners of boxes among n subscriptions."""
         alike = len(owner) == n and bool((owner == np.arange(n)).all())
         return cls(None if alike else owner.astype(np.int32), None if exact.all() else exact, check)
@@ -65,7 +65,7 @@ class Owners:
         """Whether box b is subscription b, with nothing to check."""
         return self.owner is None and self.exact is None
 
-    def resolve(self, events: EventBatch | OneEvent, found: Found) -> Found:
+    def resolve(self, events: EventBatch | OneEvent, found: CandidateBoxes) -> CandidateBoxes:
         """Return the subscriptions of each event from its boxes."""
         indptr, box = found
         if self.exact is not None:
@@ -81,7 +81,7 @@ class Owners:
                 indptr, box = rows.keep(indptr, box, kept)
         if self.owner is not None:
             indptr, box = rows.translate(indptr, box, self.owner)
-        return Found(indptr, box)
+        return CandidateBoxes(indptr, box)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,14 +90,14 @@ class Segment:
 
     n_subscriptions: int
     ranks: Ranks
-    index: Index
-    owners: Owners
+    index: BoxIndex
+    owners: BoxOwners
 
     def codes(self, keys: Keys, n_events: int) -> Codes:
         """Return the codes of events, given the keys of an attribute."""
         return self.ranks.codes([keys(a) for a in self.ranks.attribute], n_events)
 
-    def find(self, events: EventBatch | OneEvent, keys: Keys) -> Found:
+    def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
         """Return the subscriptions of each event."""
         if isinstance(events, OneEvent):
             codes = self.ranks.codes_of_one([events.key(a) for a in self.ranks.attribute])

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.kernels import rows
-from narrowcast.matching.index import Found
+from narrowcast.matching.index import CandidateBoxes
 from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.one import EventReader, OneEvent
+    from narrowcast.matching.append_index import AppendIndex
     from narrowcast.matching.segment import Keys, Segment
-    from narrowcast.matching.tail import Tail
+    from narrowcast.matching.single_event import EventReader, OneEvent
     from narrowcast.model.events import EventBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
+class MatcherSnapshot:
     """Subscriptions in slots, in the order they came in; a removed one leaves its slot empty.
 
     Parameters
@@ -45,7 +45,7 @@ class Snapshot:
     sets: tuple[SubscriptionSet, ...]
     n_slots: int
     segments: tuple[Segment, ...]
-    tail: Tail
+    tail: AppendIndex
     reader: EventReader
     sample: EventBatch | None = None
     alive: NDArray[np.bool_] | None = None
@@ -102,25 +102,25 @@ class Snapshot:
         assert isinstance(known, np.ndarray)
         return known
 
-    def without(self, slots: NDArray[np.int64]) -> Snapshot:
+    def without(self, slots: NDArray[np.int64]) -> MatcherSnapshot:
         """Return the snapshot with some slots empty."""
         alive = np.ones(self.n_slots, bool) if self.alive is None else self.alive.copy()
         alive[slots] = False
         return replace(self, alive=alive)
 
-    def find(self, events: EventBatch | OneEvent, keys: Keys) -> Found:
+    def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
         """Return the positions of the subscriptions of each event."""
-        found: Found | None = None
+        found: CandidateBoxes | None = None
         shift = 0
         for segment in self.segments:
             part = segment.find(events, keys)
-            found = part if found is None else Found(*rows.beside(*found, *part, shift))
+            found = part if found is None else CandidateBoxes(*rows.beside(*found, *part, shift))
             shift += segment.n_subscriptions
         if self.tail.n_subscriptions:
             part = self.tail.find(events, keys)
-            found = part if found is None else Found(*rows.beside(*found, *part, shift))
+            found = part if found is None else CandidateBoxes(*rows.beside(*found, *part, shift))
         if found is None:
-            found = Found(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
+            found = CandidateBoxes(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
         if self.alive is not None:
-            found = Found(*rows.translate(*found, self.position))
+            found = CandidateBoxes(*rows.translate(*found, self.position))
         return found

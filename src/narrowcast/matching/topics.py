@@ -9,13 +9,13 @@ import numpy as np
 
 from narrowcast.kernels import tuples as kernels
 from narrowcast.kernels.tuples import Tuples
-from narrowcast.matching.index import Found
-from narrowcast.matching.indexed import Indexed
+from narrowcast.matching.index import CandidateBoxes
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import BoxIndex, Codes
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -58,9 +58,9 @@ class TupleIndex:
             )
         )
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
-        return Found(*kernels.find(self.tuples, codes, True))
+        return CandidateBoxes(*kernels.find(self.tuples, codes, True))
 
     def count(self, codes: Codes) -> Ints:
         """Return how many boxes hold each event."""
@@ -80,7 +80,7 @@ class TupleIndex:
         return cls(Tuples(**{name: arrays[name] for name in Tuples._fields}))
 
 
-class Topics(Indexed):
+class Topics(IndexedMatcher):
     """Looks up what subscriptions ask for exactly: for topics with wildcards, and for equality in general.
 
     Topics of NATS or MQTT become subscriptions and events with `TopicSpace`. Any other filter works too; what
@@ -103,7 +103,7 @@ class Topics(Indexed):
 
     _indexes = (TupleIndex,)
 
-    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
         return TupleIndex.build(boxes)
 
 

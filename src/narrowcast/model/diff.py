@@ -163,21 +163,21 @@ def _is_group(plan: ChannelPlan) -> NDArray[np.bool_]:
     return np.bincount(plan.parent[plan.parent >= 0], minlength=plan.n_channels) > 0
 
 
-class Count(msgspec.Struct, frozen=True):
+class CountChange(msgspec.Struct, frozen=True):
     """A number before and after."""
 
     before: int
     after: int
 
 
-class Rows(msgspec.Struct, frozen=True):
+class RowChanges(msgspec.Struct, frozen=True):
     """How many rows came and went."""
 
     added: int
     dropped: int
 
 
-class Moves(msgspec.Struct, frozen=True):
+class MoveCounts(msgspec.Struct, frozen=True):
     """How many flows or subscribers changed their set of channels, came, and went."""
 
     moved: int
@@ -185,7 +185,7 @@ class Moves(msgspec.Struct, frozen=True):
     removed: int
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacementChange(msgspec.Struct, frozen=True):
     """The channel that a subscription is in before and after; none where the plan does not have it."""
 
     subscription_id: int
@@ -193,10 +193,10 @@ class Placed(msgspec.Struct, frozen=True):
     after: int | None
 
 
-class PlacedMoves(Moves, frozen=True):
+class PlacementMoves(MoveCounts, frozen=True):
     """How many subscriptions changed their channel, came, and went, and which these are."""
 
-    which: list[Placed]
+    which: list[PlacementChange]
 
 
 class CostChange(msgspec.Struct, frozen=True):
@@ -215,14 +215,14 @@ class PlanDiff(msgspec.Struct, frozen=True):
     both plans put subscriptions into channels there are no `subscriptions`.
     """
 
-    channels: Count
-    flows: Moves
-    subscribers: Moves
-    listens: Rows
-    unicast: Rows
+    channels: CountChange
+    flows: MoveCounts
+    subscribers: MoveCounts
+    listens: RowChanges
+    unicast: RowChanges
     regrouped: int
     costs: dict[str, CostChange]
-    subscriptions: PlacedMoves | None = None
+    subscriptions: PlacementMoves | None = None
 
 
 def diff_plans(
@@ -243,7 +243,7 @@ def diff_plans(
     >>> diff_plans(before, after).flows.moved, diff_plans(before, renumbered(after, before)).flows.moved
     (2, 0)
     """
-    channels = Count(before.n_channels, after.n_channels)
+    channels = CountChange(before.n_channels, after.n_channels)
     costs_before, costs_after = costs_before or {}, costs_after or {}
     placed = _placed(before.subscriptions, after.subscriptions)
     before, after = aligned(before, after)
@@ -252,8 +252,8 @@ def diff_plans(
         channels,
         _moves(before.carries, after.carries, _flows_in(before), _flows_in(after)),
         _moves(before.listens, after.listens, _subscribers_in(before), _subscribers_in(after)),
-        Rows(*delta.counts["listens"]),
-        Rows(*delta.counts["unicast"]),
+        RowChanges(*delta.counts["listens"]),
+        RowChanges(*delta.counts["unicast"]),
         int(np.count_nonzero(before.parent != after.parent)),
         {
             name: _change(costs_before.get(name), costs_after.get(name))
@@ -263,7 +263,7 @@ def diff_plans(
     )
 
 
-def _placed(before: Placement | None, after: Placement | None) -> PlacedMoves | None:
+def _placed(before: Placement | None, after: Placement | None) -> PlacementMoves | None:
     """Compare the channels of subscriptions; a plan of whole subscribers does not say where they are."""
     if before is None or after is None:
         return None
@@ -271,14 +271,14 @@ def _placed(before: Placement | None, after: Placement | None) -> PlacedMoves | 
     was, now = before.channel_of(ids), after.channel_of(ids)
     changed = np.flatnonzero(was != now)
     which = [
-        Placed(number, None if old < 0 else old, None if new < 0 else new)
+        PlacementChange(number, None if old < 0 else old, None if new < 0 else new)
         for number, old, new in zip(
             *(each[changed].tolist() for each in (ids, was, now)),
             strict=True,
         )
     ]
     added, removed = int(np.count_nonzero(was < 0)), int(np.count_nonzero(now < 0))
-    return PlacedMoves(moved=len(which) - added - removed, added=added, removed=removed, which=which)
+    return PlacementMoves(moved=len(which) - added - removed, added=added, removed=removed, which=which)
 
 
 def _flows_in(plan: ChannelPlan) -> NDArray[np.bool_]:
@@ -292,12 +292,14 @@ def _subscribers_in(plan: ChannelPlan) -> NDArray[np.bool_]:
     return (np.diff(plan.listens.indptr) > 0) | (np.diff(plan.unicast.indptr) > 0)
 
 
-def _moves(before: Relation, after: Relation, was: NDArray[np.bool_], now: NDArray[np.bool_]) -> Moves:
+def _moves(before: Relation, after: Relation, was: NDArray[np.bool_], now: NDArray[np.bool_]) -> MoveCounts:
     """Count rows of a relation whose columns changed, and rows that came or went."""
     changed = np.zeros(len(was), np.bool_)
     changed[rows_of(_minus(before, after))] = True
     changed[rows_of(_minus(after, before))] = True
-    return Moves(*(int(np.count_nonzero(which)) for which in (changed & was & now, now & ~was, was & ~now)))
+    return MoveCounts(
+        *(int(np.count_nonzero(which)) for which in (changed & was & now, now & ~was, was & ~now))
+    )
 
 
 def _change(before: float | None, after: float | None) -> CostChange:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError
 from narrowcast.model.diff import aligned
 from narrowcast.model.labels import positions
+from narrowcast.model.migration_state import MigrationState
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.model.way import Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +85,9 @@ def migration(
     if memberships is not None and (isinstance(memberships, bool) or memberships < 1):
         raise ParameterError(f"memberships is {memberships}; give a whole number of at least 1")
     before, after = aligned(before, after)
-    way = Way(before, after, most=memberships, wants=None if interest is None else _wants(interest, after))
+    way = MigrationState(
+        before, after, most=memberships, wants=None if interest is None else _wants(interest, after)
+    )
     moved, open_ends = _moved(before.carries, after.carries)
     late = _late(before, after)
     for flows in moved:
@@ -154,7 +156,7 @@ def _late(before: ChannelPlan, after: ChannelPlan) -> set[int]:
     return set(carries.indices[several[rows_of(carries)]].tolist())
 
 
-def _table(way: Way) -> pa.Table:
+def _table(way: MigrationState) -> pa.Table:
     """Return the rows as a table, with labels."""
     kinds = (pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.int32(), pa.int32())
     names = ("step", "action", "subscriber", "flow", "channel", "parent")

@@ -22,7 +22,7 @@ Doubles: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)
-class Trees:
+class ShortestPathTrees:
     """Shortest-path trees, one row per root and one column per node.
 
     Parameters
@@ -139,7 +139,7 @@ class Topology:
         """How many links there are."""
         return len(self.a)
 
-    def trees(self, roots: ArrayLike) -> Trees:
+    def trees(self, roots: ArrayLike) -> ShortestPathTrees:
         """Return the shortest-path tree of each root; memory is roots x nodes.
 
         Where two paths cost the same, which one is taken depends on the numbers of the nodes alone.
@@ -148,7 +148,7 @@ class Topology:
         n = self.n_nodes
         shape = (len(root), n)
         if len(root) == 0:
-            return Trees(root, np.empty(shape, np.int32), np.empty(shape), np.empty(shape))
+            return ShortestPathTrees(root, np.empty(shape, np.int32), np.empty(shape), np.empty(shape))
         graph = self._graph()
         # A stored 0 is a link of cost 0; both directions are stored, so that none has to be mirrored.
         distance, before = dijkstra(graph, directed=True, indices=root, return_predecessors=True)
@@ -158,7 +158,7 @@ class Topology:
         starts = np.repeat(np.arange(n, dtype=np.int64), np.diff(graph.indptr))
         keys = starts * n + graph.indices
         link[row, node] = graph.data[np.searchsorted(keys, node * np.int64(n) + parent[row, node])]
-        return Trees(root, parent, distance, link)
+        return ShortestPathTrees(root, parent, distance, link)
 
     def distances(self, roots: ArrayLike) -> Doubles:
         """Return the distance from each root to every node, infinite where no path leads."""

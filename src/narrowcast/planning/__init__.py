@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from narrowcast.planning.auto import Auto
+from typing import Any
+
+from narrowcast.deprecation import renamed
+from narrowcast.planning.auto import AutoPlanner
 from narrowcast.planning.base import (
     PLANNERS,
     BasePlanner,
@@ -17,7 +20,7 @@ from narrowcast.planning.baselines.simple import Broadcast, Hash, PerFlow, Unica
 from narrowcast.planning.baselines.static import Static
 from narrowcast.planning.cells.clusterings import Forgy, MacQueen, Mst, Pairwise
 from narrowcast.planning.cells.partial import Partial
-from narrowcast.planning.replan import Replanner
+from narrowcast.planning.replanner import Replanner
 from narrowcast.planning.sessions.hierarchical import Annealed, GroupsFirst, Iterated, StreamsFirst
 from narrowcast.planning.sessions.joint import Joint
 from narrowcast.planning.subscribers.direct import Direct
@@ -27,7 +30,7 @@ from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
 __all__ = [
     "PLANNERS",
     "Annealed",
-    "Auto",
+    "AutoPlanner",
     "BasePlanner",
     "Broadcast",
     "Capabilities",
@@ -55,3 +58,7 @@ __all__ = [
     "Unicast",
     "planners",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"Auto": "AutoPlanner"})

@@ -10,7 +10,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.cells.clusterings import MacQueen, Pairwise
 from narrowcast.planning.cells.partial import Partial
-from narrowcast.planning.report import FitReport
+from narrowcast.planning.fit_report import FitReport
 from narrowcast.planning.sessions.clusters import fits
 from narrowcast.planning.sessions.joint import Joint
 from narrowcast.planning.subscribers.direct import Direct
@@ -33,7 +33,7 @@ COSTS = ("network", "filtering", "overall", "false-positives", "waste")
 _MERGED = 10**12
 
 
-class Auto(BasePlanner):
+class AutoPlanner(BasePlanner):
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
     For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`, for false
@@ -59,7 +59,7 @@ class Auto(BasePlanner):
     Examples
     --------
     >>> from narrowcast.model.interest import Interest
-    >>> auto = Auto(channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
+    >>> auto = AutoPlanner(channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
     >>> auto.report_.method, auto.plan_
     ('joint', ChannelPlan(2 channels, 3 flows, 2 subscribers))
     """

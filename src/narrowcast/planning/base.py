@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.model.diff import PlanDelta, delta_between
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import Positions, relation_of, rows_of
-from narrowcast.planning.report import FitReport
+from narrowcast.planning.fit_report import FitReport
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class BasePlanner:
 PLANNERS: Registry[type[Planner]] = Registry(
     "method",
     {
-        "auto": "narrowcast.planning.auto:Auto",
+        "auto": "narrowcast.planning.auto:AutoPlanner",
         "box-overlap": "narrowcast.lab.boxes.overlap:BoxOverlap",
         "broadcast": "narrowcast.planning.baselines.simple:Broadcast",
         "centroid": "narrowcast.lab.boxes.centroid:Centroid",

@@ -10,7 +10,7 @@ from narrowcast.report.charts import (
     matches_per_event,
     save_chart,
 )
-from narrowcast.report.page import html_page
+from narrowcast.report.html_page import html_page
 
 __all__ = [
     "CHARTS",

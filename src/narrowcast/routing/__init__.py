@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from narrowcast.routing.base import ROUTERS, BaseRouter, Deliveries, Method, Router
+from typing import Any
+
+from narrowcast.deprecation import renamed
+from narrowcast.routing.base import ROUTERS, BaseRouter, Deliveries, RouteMethod, Router
 from narrowcast.routing.channels import ChannelRouter
-from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
-from narrowcast.routing.decision import Decision, Way, decide
-from narrowcast.routing.placed import over_placed
+from narrowcast.routing.cost_routers import ExactRouter, PartialRouter, ThresholdRouter
+from narrowcast.routing.decisions import RouteDecision, RouteOption, decide
+from narrowcast.routing.placed_events import over_placed
 
 __all__ = [
     "ROUTERS",
     "BaseRouter",
     "ChannelRouter",
-    "Decision",
     "Deliveries",
     "ExactRouter",
-    "Method",
     "PartialRouter",
+    "RouteDecision",
+    "RouteMethod",
+    "RouteOption",
     "Router",
     "ThresholdRouter",
-    "Way",
     "decide",
     "over_placed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(
+        __name__, name, {"Decision": "RouteDecision", "Method": "RouteMethod", "Way": "RouteOption"}
+    )

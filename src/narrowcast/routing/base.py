@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from narrowcast.model.relation import Positions
 
 
-class Method(IntEnum):
-    """How an event is sent; `Method(3).label` is the name that users see."""
+class RouteMethod(IntEnum):
+    """How an event is sent; `RouteMethod(3).label` is the name that users see."""
 
     NONE = 0
     UNICAST = 1
@@ -45,7 +45,7 @@ class Deliveries:
     Parameters
     ----------
     method
-        A `Method` per event. Broadcast is one message to everybody, wherever they are, over no channel; a
+        A `RouteMethod` per event. Broadcast is one message to everybody, wherever they are, over no channel; a
         channel that everybody listens to is a channel.
     channels
         The channels each event is sent to.
@@ -74,7 +74,7 @@ class Deliveries:
 
     def to_table(self) -> pa.Table:
         """Return a row per event: `method` by name, `channels` and `unicast` as lists of positions."""
-        names = pa.array([method.label for method in Method])
+        names = pa.array([method.label for method in RouteMethod])
         return pa.table(
             {
                 "method": pa.DictionaryArray.from_arrays(pa.array(self.method), names),
@@ -155,9 +155,9 @@ ROUTERS: Registry[Callable[..., Router]] = Registry(
     "router",
     {
         "channels": "narrowcast.routing.channels:ChannelRouter",
-        "exact": "narrowcast.routing.cheapest:ExactRouter",
-        "partial": "narrowcast.routing.cheapest:PartialRouter",
-        "threshold": "narrowcast.routing.cheapest:ThresholdRouter",
+        "exact": "narrowcast.routing.cost_routers:ExactRouter",
+        "partial": "narrowcast.routing.cost_routers:PartialRouter",
+        "threshold": "narrowcast.routing.cost_routers:ThresholdRouter",
     },
     group="narrowcast.routers",
 )
@@ -186,10 +186,10 @@ def delivered(channels: Matches, unicast: Matches, everybody: NDArray[np.bool_] 
     """Return deliveries with their methods, from where each event goes; some go to everybody instead."""
     if everybody is not None:
         channels, unicast = rows_where(channels, ~everybody), rows_where(unicast, ~everybody)
-    method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
-    method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
+    method = np.where(channels.counts() > 0, RouteMethod.CHANNEL, RouteMethod.NONE)
+    method += np.where(unicast.counts() > 0, RouteMethod.UNICAST, RouteMethod.NONE)
     if everybody is not None:
-        method[everybody] = Method.BROADCAST
+        method[everybody] = RouteMethod.BROADCAST
     return Deliveries(method.astype(np.uint8), channels, unicast)
 
 

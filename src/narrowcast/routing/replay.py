@@ -12,7 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.matches import Matches
 from narrowcast.model.relation import rows_of
-from narrowcast.routing import Method
+from narrowcast.routing import RouteMethod
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class MessageCounts:
     """What is sent and received, for each event.
 
     Parameters
@@ -48,7 +48,7 @@ class Messages:
     wasted: Ints
 
 
-class Replay:
+class EventReplay:
     """Events with their publishers and those interested, to be sent by any plan.
 
     Parameters
@@ -69,7 +69,7 @@ class Replay:
     >>> from narrowcast.model.topology import Topology
     >>> from narrowcast.routing import ChannelRouter
     >>> line = Topology([0, 1], [1, 2], [10.0, 1.0])
-    >>> replay = Replay(Network(line), [0], Matches.from_pairs([0, 0], [1, 2], 1), line.nodes)
+    >>> replay = EventReplay(Network(line), [0], Matches.from_pairs([0, 0], [1, 2], 1), line.nodes)
     >>> float(replay.unicast[0]), float(replay.ideal[0])
     (21.0, 11.0)
     >>> plan = ChannelPlan(carries=[[1]], listens=[[1], [1], [1]])
@@ -112,7 +112,7 @@ class Replay:
             raise ParameterError(f"subscriber {who!r} wants events and is not in the plan; plan anew")
         return Matches.from_pairs(self.interested.rows(), place, self.interested.n_events)
 
-    def messages(self, sent: Deliveries, plan: ChannelPlan) -> Messages:
+    def messages(self, sent: Deliveries, plan: ChannelPlan) -> MessageCounts:
         """Return the messages of each event."""
         channel, direct = sent.channels.counts(), sent.unicast.counts()
         members = plan.members()[plan.groups()]
@@ -120,7 +120,7 @@ class Replay:
         received = received.astype(np.int64)
         everybody = _at_once(sent)
         channel[everybody], received[everybody] = 1, plan.n_subscribers
-        return Messages(channel, received, direct, received + direct - self.interested.counts())
+        return MessageCounts(channel, received, direct, received + direct - self.interested.counts())
 
     def cost(self, sent: Deliveries, plan: ChannelPlan) -> Doubles:
         """Return what each event costs."""
@@ -152,4 +152,4 @@ class Replay:
 
 def _at_once(sent: Deliveries) -> Ints:
     """Return the events that go to everybody, over no channel of the plan."""
-    return np.flatnonzero(sent.method == Method.BROADCAST)
+    return np.flatnonzero(sent.method == RouteMethod.BROADCAST)

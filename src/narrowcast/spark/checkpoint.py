@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RECORDS = ".stages.json"
 
 
-class Record(msgspec.Struct, frozen=True):
+class StageRecord(msgspec.Struct, frozen=True):
     """A stage that is done: its key, how long it took, what it wrote, and what it found."""
 
     key: str
@@ -74,15 +74,15 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resumed: list[str] = []
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, StageRecord] = {}
         with suppress(OSError, msgspec.DecodeError):  # then nothing counts as done
-            self._records = msgspec.json.decode((folder / RECORDS).read_bytes(), type=dict[str, Record])
+            self._records = msgspec.json.decode((folder / RECORDS).read_bytes(), type=dict[str, StageRecord])
         for left in folder.glob(".stage-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def run(
         self, name: str, key: str, outputs: tuple[str, ...], work: Callable[[Path], dict[str, Any]]
-    ) -> Record:
+    ) -> StageRecord:
         """Return the record of a stage, doing it first unless it is done.
 
         Parameters
@@ -116,7 +116,7 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
         # As they will be read back, so that a run and a resumed one see the same.
         facts = msgspec.json.decode(msgspec.json.encode(facts))
-        self._records[name] = Record(key, seconds, written, facts)
+        self._records[name] = StageRecord(key, seconds, written, facts)
         self._write()
         return self._records[name]
 

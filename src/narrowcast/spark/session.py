@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import MissingError, ParameterError
 from narrowcast.spark.java import java_home, quiet_home
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from narrowcast.errors import TableError
 from narrowcast.files import writing
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,19 +63,19 @@ def read_back(spark: SparkSession, path: str | Path, shape: StructType | None = 
     return (reader if shape is None else reader.schema(shape)).parquet(place_of(path))
 
 
-class Listing(NamedTuple):
+class ListedFile(NamedTuple):
     """A file as it was seen: its bytes, and when it was written, in milliseconds from 1970."""
 
     size: int
     written: int
 
 
-def listed(spark: SparkSession, path: str | Path) -> dict[str, Listing]:
+def listed(spark: SparkSession, path: str | Path) -> dict[str, ListedFile]:
     """Return the files at or below a path, hidden ones left out; none where there is nothing."""
     place = place_of(path)
     if not _URI.match(place):
         return _listed_here(Path(place))
-    found: dict[str, Listing] = {}
+    found: dict[str, ListedFile] = {}
     with plainly(f"look at {path}"):
         files, folder = files_at(spark, place)
         if not files.exists(folder):
@@ -86,13 +86,13 @@ def listed(spark: SparkSession, path: str | Path) -> dict[str, Listing]:
             status = each.next()
             name = status.getPath().toString()
             if not any(part.startswith((".", "_")) for part in name.removeprefix(top).split("/")):
-                found[name] = Listing(status.getLen(), status.getModificationTime())
+                found[name] = ListedFile(status.getLen(), status.getModificationTime())
     return found
 
 
-def _listed_here(path: Path) -> dict[str, Listing]:
+def _listed_here(path: Path) -> dict[str, ListedFile]:
     """Return the files below a path of this machine."""
-    found: dict[str, Listing] = {}
+    found: dict[str, ListedFile] = {}
     for folder, below, names in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
         below[:] = [name for name in below if not name.startswith((".", "_"))]
         for name in names:
@@ -100,7 +100,7 @@ def _listed_here(path: Path) -> dict[str, Listing]:
             if file == path or not name.startswith((".", "_")):
                 with suppress(FileNotFoundError):  # it went in the meantime
                     seen = file.stat()
-                    found[str(file)] = Listing(seen.st_size, seen.st_mtime_ns // 1_000_000)
+                    found[str(file)] = ListedFile(seen.st_size, seen.st_mtime_ns // 1_000_000)
     return found
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from narrowcast import __version__
-from narrowcast.broker import Desk, Publisher, Subscriber, wire
+from narrowcast.broker import ControlPlane, Publisher, Subscriber, wire
 from narrowcast.errors import InputError, MissingError, NarrowcastError, PaceError, PlanError, TransportError
 from narrowcast.web.metrics import NodeMetrics
-from narrowcast.web.tokens import Open, Tokens
+from narrowcast.web.tokens import OpenAccess, TokenAccess
 
 try:
     from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -51,20 +51,20 @@ _LISTED = 1000
 _LOOK = 1.0
 
 
-class NewSubscription(BaseModel):
+class SubscriptionRequest(BaseModel):
     """A filter that somebody asks for."""
 
     subscriber: str = Field(min_length=1, examples=["ann"])
     filter: str = Field(min_length=1, examples=["price > 75 AND name = 'IBM'"])
 
 
-class Subscription(NewSubscription):
+class SubscriptionReply(SubscriptionRequest):
     """A filter that holds."""
 
     subscription_id: int
 
 
-class Published(BaseModel):
+class PublishReply(BaseModel):
     """What became of events."""
 
     events: int = Field(description="How many were taken.")
@@ -84,7 +84,7 @@ class Health(BaseModel):
     trouble: str = Field("", description="Why events cannot be stored at the moment.")
 
 
-class Rollout(BaseModel):
+class RolloutBody(BaseModel):
     """A plan to take up."""
 
     plan: str = Field(description="Its folder, where the node runs.", examples=["/plans/today"])
@@ -96,7 +96,7 @@ class Rollout(BaseModel):
     joins: float | None = Field(None, gt=0, description="Channels joined a second, at most.")
 
 
-class RolledOut(BaseModel):
+class RolloutReply(BaseModel):
     """What became of a plan."""
 
     epoch: int
@@ -104,7 +104,7 @@ class RolledOut(BaseModel):
     listening: int = Field(description="How many listen to its channels.")
 
 
-def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> FastAPI:
+def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None) -> FastAPI:
     """Return the API of a node.
 
     Parameters
@@ -116,7 +116,7 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
     tokens
         Who may do what; without, everybody may do everything.
     """
-    access = Open() if tokens is None else tokens
+    access = OpenAccess() if tokens is None else tokens
     begun = time.monotonic()
     prefix = node.subjects.prefix
     publishers: dict[str | None, Publisher] = {}
@@ -186,11 +186,11 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @api.post("/subscriptions", status_code=201, dependencies=access.needs("subscriber"))
-    async def subscribe(wanted: NewSubscription, request: Request) -> Subscription:
+    async def subscribe(wanted: SubscriptionRequest, request: Request) -> SubscriptionReply:
         """Subscribe somebody to what a filter lets through: it holds for all events published from now on."""
         access.own(request, wanted.subscriber)
-        answer = await _desk(node).change(wire.Add(wanted.subscriber, [wanted.filter]))
-        return Subscription(
+        answer = await _desk(node).change(wire.AddFilters(wanted.subscriber, [wanted.filter]))
+        return SubscriptionReply(
             subscription_id=answer.added[0], subscriber=wanted.subscriber, filter=wanted.filter
         )
 
@@ -200,12 +200,13 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         subscriber: Annotated[str, Query(min_length=1)],
         after: int = -1,
         limit: Annotated[int, Query(ge=1, le=_LISTED)] = _LISTED,
-    ) -> list[Subscription]:
+    ) -> list[SubscriptionReply]:
         """List the subscriptions of somebody, by id; `after` goes on behind the last one seen."""
         access.own(request, subscriber)
         held = sorted((n, text) for n, text in node.holding.interests.of(subscriber).items() if n > after)
         return [
-            Subscription(subscription_id=n, subscriber=subscriber, filter=text) for n, text in held[:limit]
+            SubscriptionReply(subscription_id=n, subscriber=subscriber, filter=text)
+            for n, text in held[:limit]
         ]
 
     @api.delete("/subscriptions/{subscription_id}", status_code=204, dependencies=access.needs("subscriber"))
@@ -216,10 +217,10 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         access.own(request, subscriber)
         if subscription_id not in node.holding.interests.of(subscriber):
             raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
-        await _desk(node).change(wire.Remove(subscriber, [subscription_id]))
+        await _desk(node).change(wire.RemoveSubscriptions(subscriber, [subscription_id]))
 
     @api.post("/events", status_code=202, openapi_extra=_EVENTS, dependencies=access.needs("publisher"))
-    async def publish(request: Request) -> Published:
+    async def publish(request: Request) -> PublishReply:
         """Publish an event, or a list of events in their order, as they are written.
 
         It is done when a node has taken them. Those that do not fit what filters take an attribute for are
@@ -234,7 +235,7 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
                 taken = f"{number} of {len(some)} events" if number else "nothing"
                 raise PaceError(f"{error}; of this request {taken} was taken: send the rest again") from error
         await publisher.flush()
-        return Published(events=len(some))
+        return PublishReply(events=len(some))
 
     @api.get(
         "/subscribers/{subscriber}/events",
@@ -275,12 +276,12 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
             raise HTTPException(422, f"the event has text that is none: {error.reason}") from error
 
     @api.post("/rollout", dependencies=access.needs())
-    async def rollout(wanted: Rollout) -> RolledOut:
+    async def rollout(wanted: RolloutBody) -> RolloutReply:
         """Take up a plan while events flow: nobody misses any."""
         done = await _desk(node).rollout_from(
             wanted.plan, wanted.flow, overlap=wanted.overlap, least=wanted.least, joins=wanted.joins
         )
-        return RolledOut(epoch=done.epoch, plan=done.plan, listening=done.listening)
+        return RolloutReply(epoch=done.epoch, plan=done.plan, listening=done.listening)
 
     return api
 
@@ -299,8 +300,8 @@ def _events_of(body: bytes) -> list[bytes]:
     return [msgspec.json.format(each, indent=-1) if b"\n" in each else each for each in some]
 
 
-def _desk(node: Node) -> Desk:
+def _desk(node: Node) -> ControlPlane:
     """Return the desk of the first node; another has none."""
-    if not isinstance(node.holding, Desk):
+    if not isinstance(node.holding, ControlPlane):
         raise HTTPException(409, "this node follows the first one; ask that one for changes")
     return node.holding

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from narrowcast.broker import Desk
-from narrowcast.broker.data.counts import SECONDS
+from narrowcast.broker import ControlPlane
+from narrowcast.broker.data.node_counts import SECONDS
 from narrowcast.errors import MissingError, TransportError
 
 try:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from narrowcast.broker import Node
-    from narrowcast.broker.data.counts import Got, Times
-    from narrowcast.broker.storage.quarantine import Quarantine
+    from narrowcast.broker.data.node_counts import LatencyHistogram, SubscriberCounts
+    from narrowcast.broker.storage.dead_letters import DeadLetters
 
 #: Numbers that only grow, by the name of the count.
 _COUNTERS = {
@@ -55,10 +55,10 @@ class NodeMetrics(Collector):
 
     Examples
     --------
-    >>> from narrowcast.broker import Desk, Interests, MemoryTransport, Node
+    >>> from narrowcast.broker import ControlPlane, Interests, MemoryTransport, Node
     >>> from prometheus_client import generate_latest
     >>> transport = MemoryTransport()
-    >>> node = Node(transport, Desk(transport, Interests()))
+    >>> node = Node(transport, ControlPlane(transport, Interests()))
     >>> text = generate_latest(NodeMetrics(node).registry()).decode()
     >>> "narrowcast_events_total 0.0" in text
     True
@@ -112,10 +112,10 @@ class NodeMetrics(Collector):
         )
         if node.quarantine is not None:
             yield from self._letters(node.quarantine)
-        if isinstance(node.holding, Desk):  # subscribers tell the first node
+        if isinstance(node.holding, ControlPlane):  # subscribers tell the first node
             yield from self._got(node.holding.got)
 
-    def _letters(self, kept: Quarantine) -> Iterable[Metric]:
+    def _letters(self, kept: DeadLetters) -> Iterable[Metric]:
         """Yield how many events that could not be used are kept, and how many are not."""
         with suppress(TransportError):  # a disk that is gone says so in the log
             yield GaugeMetricFamily(
@@ -128,7 +128,7 @@ class NodeMetrics(Collector):
         lost.add_metric(["rate"], kept.passed)
         yield lost
 
-    def _got(self, got: Got) -> Iterable[Metric]:
+    def _got(self, got: SubscriberCounts) -> Iterable[Metric]:
         """Yield what subscribers say that they got."""
         for name, text in _GOT.items():
             yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(got, name))
@@ -139,7 +139,7 @@ class NodeMetrics(Collector):
         )
 
 
-def _histogram(name: str, text: str, times: Times) -> HistogramMetricFamily:
+def _histogram(name: str, text: str, times: LatencyHistogram) -> HistogramMetricFamily:
     """Return times as Prometheus has them: classes that hold all below."""
     below, buckets = 0, []
     for end, many in zip([*map(str, SECONDS), "+Inf"], times.classes, strict=True):

@@ -23,7 +23,7 @@ _SCHEME = HTTPBearer(
 )
 
 
-class Tokens:
+class TokenAccess:
     """Lets those use an API who have the token of a user, each for what it may do.
 
     Parameters
@@ -71,7 +71,7 @@ class Tokens:
         return self._users().by_name.get(user.name) == user
 
 
-class Open:
+class OpenAccess:
     """Lets everybody use an API for everything."""
 
     def needs(self, *_roles: str) -> list[Any]:

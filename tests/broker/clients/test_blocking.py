@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker import Connection, Desk, Interests, Node
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker import Connection, ControlPlane, Node, SubscriptionIndex
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import InputError, TransportError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def broker(nats_url: str) -> Iterator[str]:
 
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
-        node = Node(transport, Desk(transport, Interests(), prefix="blocking"))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex(), prefix="blocking"))
         await node.start()
         ready.set()
         await stop.wait()

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber, wire
-from narrowcast.broker.clients.framed import halves
+from narrowcast.broker import ControlPlane, MemoryTransport, Node, Subscriber, SubscriptionIndex, wire
+from narrowcast.broker.clients.deduplication import EVENTS, Deduplicator
+from narrowcast.broker.clients.frames import halves
 from narrowcast.broker.clients.publisher import BATCH
-from narrowcast.broker.clients.seen import EVENTS, Seen
-from narrowcast.broker.data import arrivals
+from narrowcast.broker.data import incoming_events
 from narrowcast.broker.data import node as node_of
-from narrowcast.broker.data.arrivals import Arrivals
+from narrowcast.broker.data.incoming_events import IncomingEvents
 from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.transport import Message
 from narrowcast.errors import InputError
@@ -30,14 +30,14 @@ Entry = tuple[str, int, bytes]
 
 
 @st.composite
-def batches(draw: DrawFn) -> list[wire.Batch]:
+def batches(draw: DrawFn) -> list[wire.PublishedBatch]:
     payloads = st.lists(st.binary(max_size=6), max_size=5)
     names = st.sampled_from(["p", "q", "r" * 40, "\N{OGHAM LETTER BEITH}" * 90])
-    one = st.builds(wire.Batch, names, st.integers(0, 1 << 62), payloads)
+    one = st.builds(wire.PublishedBatch, names, st.integers(0, 1 << 62), payloads)
     return draw(st.lists(one, max_size=6))
 
 
-def entries_of(some: list[wire.Batch]) -> list[Entry]:
+def entries_of(some: list[wire.PublishedBatch]) -> list[Entry]:
     return [(b.publisher, b.first + i, payload) for b in some for i, payload in enumerate(b.payloads)]
 
 
@@ -49,8 +49,10 @@ def read(frame: wire.Frame) -> list[Entry]:
 
 
 @given(batches(), st.data())
-def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data: st.DataObject) -> None:
-    entries, arrived = entries_of(some), Arrivals.of(some)
+def test_every_place_gets_its_events_in_their_order(
+    some: list[wire.PublishedBatch], data: st.DataObject
+) -> None:
+    entries, arrived = entries_of(some), IncomingEvents.of(some)
     assert len(arrived) == len(entries)
     pair = st.tuples(st.integers(0, 4), st.integers(0, max(0, len(entries) - 1)))
     pairs = sorted(data.draw(st.sets(pair)) if entries else [], key=lambda each: each[1])
@@ -61,7 +63,7 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
         expected[at].append(entries[i])
     found: defaultdict[int, list[Entry]] = defaultdict(list)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrivals, "FRAME", most)
+        patched.setattr(incoming_events, "FRAME", most)
         for at, part in arrived.parts(place, row, many):
             said = wire.encode(wire.Frame(1 << 32, 1.5, *part))
             frame = wire.decode_frame(said)
@@ -79,19 +81,20 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
 
 def test_a_frame_of_short_events_and_long_names_fits_a_message() -> None:
     names = [f"{i:04d}" + "n" * (LONGEST_NAME - 4) for i in range(3000)]
-    some = Arrivals.of(
-        [wire.Batch(name, 1, [b"{}"]) for name in names] + [wire.Batch("p", 0, [b""] * 99_999)]
+    some = IncomingEvents.of(
+        [wire.PublishedBatch(name, 1, [b"{}"]) for name in names]
+        + [wire.PublishedBatch("p", 0, [b""] * 99_999)]
     )
     parts = [part for _, part in some.parts(np.zeros(len(some), np.int64), np.arange(len(some)))]
     frames = [wire.Frame(-1, 1.5, *part) for part in parts]
     assert sum(len(frame.payloads) for frame in frames) == len(some)
-    assert max(len(wire.encode(frame)) for frame in frames) <= arrivals.FRAME
+    assert max(len(wire.encode(frame)) for frame in frames) <= incoming_events.FRAME
     assert len(frames) <= 7  # and not many more than have to be
 
 
 @given(batches())
-def test_halves_of_a_frame_hold_its_events(some: list[wire.Batch]) -> None:
-    arrived = Arrivals.of(some)
+def test_halves_of_a_frame_hold_its_events(some: list[wire.PublishedBatch]) -> None:
+    arrived = IncomingEvents.of(some)
     for _, part in arrived.parts(np.zeros(len(arrived), np.int64), np.arange(len(arrived))):
         frame = wire.Frame(-1, 1.5, *part)
         first, second = halves(frame)
@@ -115,10 +118,10 @@ def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]]
     Unless that was longer ago than a while; with patience however long ago, where numbers are close.
     """
     now, seconds = 0, 10
-    seen, never = Seen(events=5, seconds=seconds, patient=patient), defaultdict[str, set[int]](set)
+    seen, never = Deduplicator(events=5, seconds=seconds, patient=patient), defaultdict[str, set[int]](set)
     lately: defaultdict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("narrowcast.broker.clients.seen.time.monotonic", lambda: float(now))
+        patch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: float(now))
         for publisher, numbers, later in arrive:
             now += later
             found = seen.fresh(publisher, numbers)
@@ -136,8 +139,8 @@ def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]]
 
 def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("narrowcast.broker.clients.seen.time.monotonic", lambda: now)
-    seen = Seen(events=3, seconds=10)
+    monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
+    seen = Deduplicator(events=3, seconds=10)
     seen.fresh("p", [0, 1])
     now = 9.0
     seen.fresh("p", [2])  # so many that the next ones begin anew
@@ -148,8 +151,8 @@ def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.Mo
 def test_who_reads_slowly_knows_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two turns of a node that was killed, an event a second, of a publisher that starts anew in between."""
     now, events = 0.0, 40
-    monkeypatch.setattr("narrowcast.broker.clients.seen.time.monotonic", lambda: now)
-    seen = Seen(events=events, patient=True)
+    monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
+    seen = Deduplicator(events=events, patient=True)
     half, most = events // 2, 0
     for life in range(4):
         own = [10**18 * life + half + n for n in range(half)] + [10**18 * (life + 1) + n for n in range(half)]
@@ -165,8 +168,8 @@ def test_who_reads_slowly_knows_what_comes_again(monkeypatch: pytest.MonkeyPatch
 
 def test_little_is_kept_of_who_is_wanted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("narrowcast.broker.clients.seen.time.monotonic", lambda: now)
-    seen = Seen(events=1000, seconds=10, patient=True)
+    monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
+    seen = Deduplicator(events=1000, seconds=10, patient=True)
     for number in range(0, 100_000, 50):  # one of fifty, twenty a second
         now += 0.05
         assert seen.fresh("p", [number]) is None
@@ -175,7 +178,7 @@ def test_little_is_kept_of_who_is_wanted_seldom(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_publishers_of_long_ago_are_forgotten() -> None:
-    seen = Seen(publishers=2)
+    seen = Deduplicator(publishers=2)
     for publisher in ("a", "b", "a", "c"):
         seen.fresh(publisher, [1])
     assert [seen.fresh(publisher, [1]) for publisher in ("a", "c")] == [[False], [False]]
@@ -184,8 +187,8 @@ def test_publishers_of_long_ago_are_forgotten() -> None:
 
 def test_no_more_is_kept_than_lately_came(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("narrowcast.broker.clients.seen.time.monotonic", lambda: now)
-    seen = Seen(seconds=10)
+    monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
+    seen = Deduplicator(seconds=10)
     most = 0
     for step in range(1000):
         now = step / 10
@@ -201,8 +204,8 @@ def test_no_more_is_kept_than_lately_came(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @given(batches(), st.integers(1, 8))
-def test_a_turn_has_no_more_events_than_may_come_again(some: list[wire.Batch], most: int) -> None:
-    node = Node(transport := MemoryTransport(), Desk(transport, Interests()))
+def test_a_turn_has_no_more_events_than_may_come_again(some: list[wire.PublishedBatch], most: int) -> None:
+    node = Node(transport := MemoryTransport(), ControlPlane(transport, SubscriptionIndex()))
     messages = [Message(node.subjects.ingress(b.publisher, 16), wire.encode(b)) for b in some]
     messages.insert(len(messages) // 2, Message(node.subjects.ingress("p", 16), b"\x93 is none"))
     with pytest.MonkeyPatch.context() as patched:
@@ -239,7 +242,7 @@ def test_columns_that_do_not_go_together(frame: wire.Frame) -> None:
 def test_a_subscriber_passes_over_what_is_no_frame(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         transport = MemoryTransport()
-        node = Node(transport, Desk(transport, Interests()))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
         await node.start()
         async with Subscriber(transport, "ann") as ann:
             await ann.subscribe("price > 1")
@@ -247,7 +250,9 @@ def test_a_subscriber_passes_over_what_is_no_frame(caplog: pytest.LogCaptureFixt
             broken = wire.encode(wire.Frame(-1, 0.0, [("p", 2)], bytes(8), [b"x"]))
             for payload in (b"", b"garbage", b"\x93", broken):
                 await transport.publish(subject, payload)
-            await node.deliver(Arrivals.of([wire.Batch("p", 0, [b'{"price": 5}', b'{"price": 0}'])]))
+            await node.deliver(
+                IncomingEvents.of([wire.PublishedBatch("p", 0, [b'{"price": 5}', b'{"price": 0}'])])
+            )
             assert (await anext(ann)).data == {"price": 5}
         await node.stop()
 

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
-from narrowcast.broker.data.arrivals import Arrivals
+from narrowcast.broker import (
+    ControlPlane,
+    MemoryTransport,
+    Node,
+    Publisher,
+    Subscriber,
+    SubscriptionIndex,
+    wire,
+)
 from narrowcast.broker.data.decode import LARGEST
-from narrowcast.broker.data.pace import Pace
+from narrowcast.broker.data.incoming_events import IncomingEvents
+from narrowcast.broker.data.rate_limit import PublishRateLimit
 from narrowcast.errors import InputError, ParameterError, TransportError
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 def test_a_publisher_that_is_started_again_is_heard(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
-            node = Node(transport, Desk(transport, Interests()))
+            node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
             await node.start()
             async with Subscriber(transport, "ann") as ann:
                 await ann.subscribe("price >= 0")
@@ -53,7 +61,7 @@ def test_plain_messages_of_anybody(opened: Open) -> None:
     async def plain() -> None:
         async with opened() as transport:
             for start in range(2):  # a node that is started again numbers on
-                node = Node(transport, Desk(transport, Interests()))
+                node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
                 await node.start()
                 async with Subscriber(transport, "ann") as ann:
                     await ann.subscribe("price > 1")
@@ -87,7 +95,7 @@ def test_events_that_nobody_takes_are_not_taken(opened: Open) -> None:
 def test_large_events(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
-            node = Node(transport, Desk(transport, Interests()))
+            node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
             await node.start()
             async with Subscriber(transport, "ann") as ann, Publisher(transport) as publisher:
                 await ann.subscribe("price > 1")
@@ -110,8 +118,10 @@ def test_large_events(opened: Open) -> None:
 def test_garbage_does_not_fill_the_memory() -> None:
     async def run() -> None:
         transport = MemoryTransport()
-        node = Node(transport, Desk(transport, Interests()), largest=10)
-        await node.deliver(Arrivals.of([wire.Batch("p", 0, [b"x" * (11 + i) for i in range(1500)])]))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex()), largest=10)
+        await node.deliver(
+            IncomingEvents.of([wire.PublishedBatch("p", 0, [b"x" * (11 + i) for i in range(1500)])])
+        )
         assert (node.counts.bad, len(node.counts.reasons)) == (1500, 1001)
         assert node.counts.reasons["other reasons"] == 500
 
@@ -154,7 +164,7 @@ def test_a_publisher_that_found_no_node_finds_one_later() -> None:
         await publisher.publish({"price": 1})
         with pytest.raises(TransportError, match="no node takes events"):
             await publisher.flush()
-        node = Node(transport, Desk(transport, Interests()))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
         await node.start()
         for price in (2, 3):
             await publisher.publish({"price": price})
@@ -197,7 +207,7 @@ def test_a_message_has_no_more_events_than_a_node_takes(
 
     async def run() -> None:
         async with opened() as transport:
-            node = Node(transport, Desk(transport, Interests()))
+            node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
             await node.start()
             heard = await transport.subscribe(node.subjects.partition())
             async with Publisher(transport, "p") as publisher:
@@ -207,7 +217,7 @@ def test_a_message_has_no_more_events_than_a_node_takes(
                         await publisher.publish(b"")
 
                 await asyncio.gather(*(some() for _ in range(20)))
-            found: list[wire.Batch] = []
+            found: list[wire.PublishedBatch] = []
             async with asyncio.timeout(20):
                 while sum(len(batch.payloads) for batch in found) < 2000:
                     found += [wire.decode_batch(message.payload) for message in await heard.take(100)]
@@ -223,7 +233,7 @@ def test_a_message_has_no_more_events_than_a_node_takes(
 def test_who_flushes_does_not_wait_for_what_others_publish_then() -> None:
     async def run() -> None:
         transport = MemoryTransport()
-        node = Node(transport, Desk(transport, Interests()))
+        node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
         await node.start()
         async with Publisher(transport, "p") as publisher:
             ended = asyncio.Event()
@@ -248,13 +258,13 @@ def test_who_flushes_does_not_wait_for_what_others_publish_then() -> None:
 def test_a_message_of_very_many_events_is_set_aside(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
-            node = Node(transport, Desk(transport, Interests()))
+            node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
             await node.start()
             of = node.subjects
             async with Subscriber(transport, "ann") as ann:
                 await ann.subscribe("price > 1")
                 for many in (wire.MOST, wire.MOST + 1):
-                    batch = wire.Batch("p", 0, [b""] * (many - 1) + [b'{"price": 2}'])
+                    batch = wire.PublishedBatch("p", 0, [b""] * (many - 1) + [b'{"price": 2}'])
                     await transport.publish(of.ingress("p", 16), wire.encode(batch))
                 await transport.publish(of.plain, b'{"price": 3}')
                 async with asyncio.timeout(20):
@@ -276,7 +286,9 @@ def test_nobody_is_refused_in_the_name_of_a_node(opened: Open) -> None:
 
     async def run() -> None:
         async with opened() as transport:
-            node = Node(transport, Desk(transport, Interests()), pace=Pace(10, 10))
+            node = Node(
+                transport, ControlPlane(transport, SubscriptionIndex()), pace=PublishRateLimit(10, 10)
+            )
             await node.start()
             of = node.subjects
             async with Publisher(transport, "desk") as publisher:
@@ -284,7 +296,7 @@ def test_nobody_is_refused_in_the_name_of_a_node(opened: Open) -> None:
                 await publisher.flush()
                 heard = await transport.subscribe(f"{of.answers}>")
                 plain = await transport.subscribe("_INBOX.>")
-                evil = wire.encode(wire.Batch("eve", publisher.number - 1000, [b"{}"] * 2000))
+                evil = wire.encode(wire.PublishedBatch("eve", publisher.number - 1000, [b"{}"] * 2000))
                 own = f"{of.inbox('eve')}.1.2"
                 for reply in (of.refusals("desk"), f"{of.inbox('eve')}l.1", of.orders, "_INBOX.1", own):
                     await transport.publish(of.ingress("eve", 16), evil, reply=reply)

@@ -13,11 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from narrowcast.broker import Desk, Follower, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.storage.streams import Streams
+from narrowcast.broker import (
+    ControlPlane,
+    Follower,
+    MemoryTransport,
+    Node,
+    Publisher,
+    Subscriber,
+    SubscriptionIndex,
+    wire,
+)
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.errors import InputError, PlanError
-from narrowcast.routing.routes import read_routes
+from narrowcast.routing.plan_routes import read_routes
 from support.broker import SCHEMA, some_filters, write_plan_of
 from support.stored import broker, read
 
@@ -26,16 +35,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def held(interests: Interests) -> dict[int, tuple[str, str]]:
+def held(interests: SubscriptionIndex) -> dict[int, tuple[str, str]]:
     return interests.rows(-1, 10**9)
 
 
-async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) -> Desk:
+async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) -> ControlPlane:
     """Start a desk where some subscribe."""
-    desk = Desk(transport, Interests(SCHEMA))
+    desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
     await desk.start()
     for name, texts in filters.items():
-        await desk.ask(wire.Add(name, texts))
+        await desk.ask(wire.AddFilters(name, texts))
     return desk
 
 
@@ -44,22 +53,22 @@ async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) 
 def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
     async def run() -> None:
         rng, transport = np.random.default_rng(1), MemoryTransport()
-        desk = Desk(transport, Interests(None if learned else SCHEMA))
+        desk = ControlPlane(transport, SubscriptionIndex(None if learned else SCHEMA))
         await desk.start()
         filters = {f"s{i}": some_filters(rng, 3) for i in range(1500)}  # more than go into one message
         for name, texts in filters.items():
-            await desk.ask(wire.Add(name, texts))
+            await desk.ask(wire.AddFilters(name, texts))
         folder = write_plan_of(tmp_path / "plan", filters, "hash", 3, 1)
         await desk.rollout_from(folder)
         await desk.ask(wire.Hello("s1"))
-        await desk.ask(wire.Listening("s1", 1, [0, 1, 2]))
+        await desk.ask(wire.ChannelsJoined("s1", 1, [0, 1, 2]))
         one, two = Follower(transport), Follower(transport)
         await one.start()
         await two.start()
-        await desk.ask(wire.Remove("s0", [0, 2]))
-        await desk.ask(wire.Add("new", ["price = 7"]))
+        await desk.ask(wire.RemoveSubscriptions("s0", [0, 2]))
+        await desk.ask(wire.AddFilters("new", ["price = 7"]))
         await desk.ask(wire.Hello("s2"))
-        await desk.ask(wire.Listening("s2", 1, [0, 1, 2]))
+        await desk.ask(wire.ChannelsJoined("s2", 1, [0, 1, 2]))
         await desk.ask(wire.Bye("s1"))
         for other in (one, two):
             assert held(other.interests) == held(desk.interests)
@@ -67,7 +76,7 @@ def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -
             assert other.interests.version("s0") == desk.interests.version("s0")
             assert (other.epoch.number, other.epoch.joined) == (1, {"s2"})
         if learned:  # an attribute that nobody knew
-            await desk.ask(wire.Add("new", ["colour = 'red'"]))
+            await desk.ask(wire.AddFilters("new", ["colour = 'red'"]))
             assert one.interests.schema.to_dict() == desk.interests.schema.to_dict()
             assert held(one.interests) == held(desk.interests)
         for each in (two, one, desk):
@@ -79,23 +88,23 @@ def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -
 def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
-        desk = Desk(transport, Interests(SCHEMA))
+        desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
         await desk.start()
         other = Follower(transport)
         await other.start()
         gathering = desk._others
         gathering.names.clear()
         gathering._known.clear()  # as if it had not heard
-        await desk.ask(wire.Add("ann", ["price > 1"]))
+        await desk.ask(wire.AddFilters("ann", ["price > 1"]))
         assert len(other.interests) == 0
         gathering.add("somebody else, who never answers")
         gathering._patience = 0.1
-        await desk.ask(wire.Add("ann", ["price > 2"]))
+        await desk.ask(wire.AddFilters("ann", ["price > 2"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
                 await asyncio.sleep(0.01)
         gathering.names.clear()  # as if nobody had answered in time: who is left out hears of what comes then
-        await desk.ask(wire.Add("ann", ["price > 3"]))
+        await desk.ask(wire.AddFilters("ann", ["price > 3"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
                 await asyncio.sleep(0.01)
@@ -120,7 +129,7 @@ def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
             await desk.rollout(routes, overlap=0.05, least=0.6)
         assert desk.epoch.number == 0
         said = [wire.decode_answer(message.payload) for message in await control.take(5)]
-        assert said == [wire.Prepare(1, [0]), desk.standing("ann")]
+        assert said == [wire.PreparePlan(1, [0]), desk.standing("ann")]
         assert (await desk.rollout(routes, overlap=0.05), desk.epoch.number) == (0, 2)
         with pytest.raises(InputError, match="least is 2"):
             await desk.rollout(routes, least=2)
@@ -163,7 +172,7 @@ def test_a_node_that_has_another_plan_sends_directly(
         other = Follower(transport)
         await other.start()
         await desk.ask(wire.Hello("s1"))
-        await desk.ask(wire.Listening("s1", 1, [0, 1, 2]))
+        await desk.ask(wire.ChannelsJoined("s1", 1, [0, 1, 2]))
         assert (desk.epoch.number, other.epoch.number) == (1, 1)
         assert (desk.epoch.routes.plan.n_channels, other.epoch.routes.plan.n_channels) == (3, 0)
         await desk.rollout_from(folder)  # now both have this one
@@ -202,14 +211,16 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def two_nodes(url: str, folder: Path, prefix: str) -> AsyncIterator[tuple[Desk, Node, NatsTransport]]:
+async def two_nodes(
+    url: str, folder: Path, prefix: str
+) -> AsyncIterator[tuple[ControlPlane, Node, NatsTransport]]:
     """Run two nodes that store events, of which the second takes half of the publishers."""
     of = wire.Subjects(prefix)
     one, two = [await NatsTransport.connect(url) for _ in range(2)]
     async with broker(url, folder, prefix, mine=list(range(8))) as first:
         desk = first.holding
-        assert isinstance(desk, Desk)
-        streams = Streams(two, of, most=64 << 20)
+        assert isinstance(desk, ControlPlane)
+        streams = EventStreams(two, of, most=64 << 20)
         second = Node(
             two, Follower(two, prefix=prefix, stored=True), streams=streams, mine=list(range(8, 16))
         )
@@ -316,7 +327,7 @@ def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, 
             gathering._patience = 0.3
             tell = gathering.tell
 
-            async def lost(change: wire.Change) -> None:
+            async def lost(change: wire.ControlChange) -> None:
                 if change.used is None:
                     await tell(change)
 

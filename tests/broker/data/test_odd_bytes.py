@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
-from narrowcast.broker.data.pace import Pace
-from narrowcast.broker.data.refusing import Refusing
+from narrowcast.broker import ControlPlane, Follower, Node, Publisher, Subscriber, SubscriptionIndex, wire
+from narrowcast.broker.data.rate_limit import PublishRateLimit
+from narrowcast.broker.data.refusals import RefusalResponder
 from narrowcast.broker.storage import positions as of_subscribers
 from narrowcast.broker.storage.positions import Positions
-from narrowcast.broker.storage.streams import Streams
+from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.transport import Message
 from support.broker import PATIENCE, SCHEMA
 from support.stored import broker, connected, read
@@ -70,7 +70,7 @@ def working(node: Node) -> bool:
 
 def positions_of(node: Node) -> Positions:
     """Return what a node knows of subscribers."""
-    assert isinstance(node.holding, Desk)
+    assert isinstance(node.holding, ControlPlane)
     assert node.holding._positions is not None
     return node.holding._positions
 
@@ -115,10 +115,10 @@ def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: 
         prefix, subject = "poison", b"poison.in.3.p"
         some = [message(subject, b'{"price": %d}' % i, b"", each) for i, each in enumerate(HEADERS)]
         some += [message(subject, b"", b"", header) for header in HEADERS]
-        batch = wire.encode(wire.Batch("p", 1, [b'{"price": 100}']))
+        batch = wire.encode(wire.PublishedBatch("p", 1, [b'{"price": 100}']))
         some += [message(b"poison.in.3." + word, batch) for word in WORDS]
         async with connected(nats_url) as one:
-            streams = Streams(one, wire.Subjects(prefix))
+            streams = EventStreams(one, wire.Subjects(prefix))
             await streams.start()
 
             async def waiting() -> int:
@@ -161,7 +161,7 @@ NOWHERE = b"..x", b".*", b".>", b".\x0bx", b".", b"." + b"x" * 2100
 async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
     """Run a node that stores nothing, with a connection of its own."""
     async with connected(url) as one:
-        node = Node(one, Desk(one, Interests(SCHEMA), prefix=prefix, others=True))
+        node = Node(one, ControlPlane(one, SubscriptionIndex(SCHEMA), prefix=prefix, others=True))
         await node.start()
         try:
             yield node
@@ -192,7 +192,9 @@ def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
             ann = await Subscriber(one, "ann", prefix="pub").start()
             await ann.subscribe("price >= 0")
             to = subjects.ingress("eve", 16).encode()
-            batches = [wire.encode(wire.Batch("eve", i + 1, [b'{"price": 1}'])) for i in range(len(NOWHERE))]
+            batches = [
+                wire.encode(wire.PublishedBatch("eve", i + 1, [b'{"price": 1}'])) for i in range(len(NOWHERE))
+            ]
             some = [message(to, b, b"pub.answer.eve" + r) for b, r in zip(batches, NOWHERE, strict=True)]
             await write(nats_url, *some)
             assert len(await read(ann, len(NOWHERE))) == len(NOWHERE)
@@ -209,7 +211,7 @@ def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
 def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> None:
     async def run() -> None:
         async with connected(nats_url) as one:
-            refusing = Refusing(one, wire.Subjects("full"))
+            refusing = RefusalResponder(one, wire.Subjects("full"))
             await refusing.say("no space left on device")
             await write(
                 nats_url, *(message(b"full.in", b"{}", b"full.answer.eve" + each) for each in NOWHERE)
@@ -218,7 +220,7 @@ def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> 
             await one.publish("full.in", b"{}", reply="full.answer.p")
             async with asyncio.timeout(PATIENCE):
                 said = wire.decode_answer((await anext(answers)).payload)
-            assert isinstance(said, wire.Refused)
+            assert isinstance(said, wire.Refusal)
             assert "no space left on device" in said.reason
             await refusing.say("")
 
@@ -233,11 +235,11 @@ def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) ->
         subjects = wire.Subjects(prefix)
         async with (
             connected(nats_url) as one,
-            broker(nats_url, tmp_path, prefix, pace=Pace(1, burst=1)) as node,
+            broker(nats_url, tmp_path, prefix, pace=PublishRateLimit(1, burst=1)) as node,
         ):
             ann = await Subscriber(one, "ann", prefix=prefix).start()
             await ann.subscribe("price >= 0")
-            batch = wire.encode(wire.Batch(name, 1, [b'{"price": 1}'], 0.0, settle=True))
+            batch = wire.encode(wire.PublishedBatch(name, 1, [b'{"price": 1}'], 0.0, settle=True))
             await write(nats_url, message(subjects.ingress(name, 16).encode(), batch))
             await write(nats_url, *[message(b"named.in.3.%FF", b'{"price": 2}')] * 3)
             async with Publisher(one, "p", prefix=prefix) as publisher:
@@ -259,26 +261,26 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
             async with forgetful(nats_url, "follow") as first:
                 other = Follower(one, prefix="follow")
                 tasks = await other.start()
-                assert isinstance(first.holding, Desk)
+                assert isinstance(first.holding, ControlPlane)
 
-                async def forge(row: wire.Row) -> None:
-                    change = wire.Change(number=other._number + 1, added=[row])
+                async def forge(row: wire.SubscriptionRow) -> None:
+                    change = wire.ControlChange(number=other._number + 1, added=[row])
                     await write(nats_url, message(b"follow.changes", wire.encode(change), b"follow.x"))
 
-                known = wire.encode(wire.Change(number=other._number))
+                known = wire.encode(wire.ControlChange(number=other._number))
                 for reply in (b"", b"follow..x"):
                     await write(nats_url, message(b"follow.changes", known, reply))
-                await forge(wire.Row(2**63, "eve", "price > 1"))
-                await first.holding.ask(wire.Add("ann", ["price > 1"]))
+                await forge(wire.SubscriptionRow(2**63, "eve", "price > 1"))
+                await first.holding.ask(wire.AddFilters("ann", ["price > 1"]))
                 async with asyncio.timeout(PATIENCE):
                     while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
             monkeypatch.setattr(other._asking, "ask", partial(other._asking.ask, patience=0.2))
-            await forge(wire.Row(99, "eve", "fresh > 1"))
+            await forge(wire.SubscriptionRow(99, "eve", "fresh > 1"))
             await asyncio.sleep(0.5)  # nobody answers
             async with forgetful(nats_url, "follow") as first:
-                assert isinstance(first.holding, Desk)
-                await first.holding.ask(wire.Add("bob", ["price > 2"]))
+                assert isinstance(first.holding, ControlPlane)
+                await first.holding.ask(wire.AddFilters("bob", ["price > 2"]))
                 async with asyncio.timeout(PATIENCE):
                     while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker import Desk, Interests, NatsTransport, Node, Publisher, Subscriber
+from narrowcast.broker import ControlPlane, NatsTransport, Node, Publisher, Subscriber, SubscriptionIndex
 from narrowcast.broker.security import permissions as module
-from narrowcast.broker.security.permissions import Guard, Permission, fragment, line_of, lines
+from narrowcast.broker.security.permissions import Permission, PermissionGuard, fragment, line_of, lines
 from narrowcast.broker.security.users import OWN, ROLES, User, Users, UsersFile
-from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
-from narrowcast.routing.routes import Routes
+from narrowcast.routing.plan_routes import PlanRoutes
 from support.strangers import CLOSED, MUTE
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def test_a_thousand_users_change_without_a_disconnect(tmp_path: Path) -> None:
     users.write(path)
 
     async def run() -> list[float]:
-        guard = Guard(UsersFile(path), NC)
+        guard = PermissionGuard(UsersFile(path), NC)
         guard.at(server)
         took: list[float] = []
         async with AsyncExitStack() as stack:
@@ -285,7 +285,7 @@ def test_many_changes_are_one_reload(tmp_path: Path, monkeypatch: pytest.MonkeyP
     users.write(path)
 
     async def run() -> None:
-        guard = Guard(UsersFile(path), NC)
+        guard = PermissionGuard(UsersFile(path), NC)
         guard.at(server)
         await guard.permit()
         before = guard.reloads
@@ -340,15 +340,15 @@ def test_plans_change_under_permissions(tmp_path: Path) -> None:
         users, _ = users.add(name, [role])
     users.write(path)
     interest = nc.Interest([[1, 0], [1, 1]], subscribers=["ann", "bob"])
-    together = Routes("together", nc.Broadcast().fit(interest).plan_, None)
+    together = PlanRoutes("together", nc.Broadcast().fit(interest).plan_, None)
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
             transport = await as_node(server)
             stack.push_async_callback(transport.aclose)
-            desk = Desk(transport, Interests())
+            desk = ControlPlane(transport, SubscriptionIndex())
             node = Node(transport, desk)
-            guard = Guard(UsersFile(path), NC)
+            guard = PermissionGuard(UsersFile(path), NC)
             guard.at(server)
             guard.channels, desk.permit = desk.channels, guard.permit
             await node.start()

@@ -9,7 +9,7 @@ import pytest
 
 from narrowcast.broker import Connection, NatsTransport
 from narrowcast.broker.security.tls import Tls
-from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.errors import InputError, TransportError
 from support.certificates import with_openssl, write_certificates
 

@@ -20,25 +20,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker import Store
-from narrowcast.broker.data.standing import Epoch
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.server.server import NatsServer
-from narrowcast.broker.storage import snapshot
-from narrowcast.broker.storage.backup import Manifest, positions_in, read
-from narrowcast.broker.storage.draft import draft, facts_of
-from narrowcast.broker.storage.lasting import Delivery, Lasting
-from narrowcast.broker.storage.quarantine import Quarantine
-from narrowcast.broker.storage.snapshot import Snapshots
+from narrowcast.broker import SubscriptionStore
+from narrowcast.broker.data.routing_state import PlanEpoch
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.server.nats_server import NatsServer
+from narrowcast.broker.storage import stream_snapshots
+from narrowcast.broker.storage.backup import BackupManifest, positions_in, read
+from narrowcast.broker.storage.backup_writer import draft, facts_of
+from narrowcast.broker.storage.broker_state import BrokerState, DeliveryGuarantee
+from narrowcast.broker.storage.dead_letters import DeadLetters
+from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import InputError, TableError, TransportError
 from narrowcast.model.plan_store import PlanStore
-from narrowcast.routing.routes import read_routes
+from narrowcast.routing.plan_routes import read_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from narrowcast.broker.storage.streams import Streams
+    from narrowcast.broker.storage.streams import EventStreams
 
 NAMES = st.text(min_size=1, max_size=40) | st.sampled_from(
     ["a.b", "*", ">", "../x", "ann\0", "Ä ß 日", "'; --"]
@@ -48,19 +48,19 @@ FILTERS = st.text(max_size=60) | st.sampled_from(
 )
 
 
-def backup(data: Path, out: Path) -> Manifest:
+def backup(data: Path, out: Path) -> BackupManifest:
     """Make a backup without streams."""
     with draft(data, out) as made:
         made.copy()
-        return made.pack(out, delivery=Delivery.AT_MOST_ONCE, prefix="nc")
+        return made.pack(out, delivery=DeliveryGuarantee.AT_MOST_ONCE, prefix="nc")
 
 
 def broker_at(data: Path) -> Path:
     """Make the folder of a broker with one of everything, and return it."""
-    store = Store(data / "subscriptions.db")
+    store = SubscriptionStore(data / "subscriptions.db")
     store.add({7: ("ann", "price > 75")})
     store.close()
-    letters = Quarantine(data / "dead-letters.db")
+    letters = DeadLetters(data / "dead-letters.db")
     letters.keep([("p", 1, "no JSON", b"{")])
     letters.close()
     plan = nc.Broadcast().fit(nc.Interest([[1], [1]], subscribers=["ann", "bob"])).plan_
@@ -76,7 +76,7 @@ def broker_at(data: Path) -> Path:
 def test_subscriptions_survive(held: dict[int, tuple[str, str]], packed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        store = Store(here / "data" / "subscriptions.db")
+        store = SubscriptionStore(here / "data" / "subscriptions.db")
         store.add(held)
         file = here / ("b.tar.gz" if packed else "b.tar")
         made = backup(here / "data", file)  # while it is open
@@ -85,7 +85,7 @@ def test_subscriptions_survive(held: dict[int, tuple[str, str]], packed: bool) -
         assert (made.subscriptions, made.subscribers) == (len(held), len({name for name, _ in held.values()}))
         (here / "again").mkdir()
         assert read(file, here / "again") == made
-        again = Store(here / "again" / "subscriptions.db")
+        again = SubscriptionStore(here / "again" / "subscriptions.db")
         assert (again.read(), again.next_id) == (held, then)
         again.close()
 
@@ -98,7 +98,7 @@ def test_all_files_come_again(tmp_path: Path) -> None:
     for name in made.members:
         if not name.endswith(".db"):
             assert (tmp_path / "again" / name).read_bytes() == (data / name).read_bytes()
-    letters = Quarantine(tmp_path / "again" / "dead-letters.db")
+    letters = DeadLetters(tmp_path / "again" / "dead-letters.db")
     assert [letter.payload for letter in letters.read()] == [b"{"]
     letters.close()
     found = facts_of(tmp_path / "again")
@@ -125,7 +125,7 @@ def test_the_plan_is_the_one_that_the_facts_name(tmp_path: Path) -> None:
 
 
 def test_the_plan_in_use_is_remembered_by_its_name(tmp_path: Path) -> None:
-    offered, lasting = tmp_path / "plan", Lasting(tmp_path / "data")
+    offered, lasting = tmp_path / "plan", BrokerState(tmp_path / "data")
     (tmp_path / "data").mkdir()
     schema = nc.Schema.of({"price": "double"})
     for number, name in enumerate(["ann", "bob", "cid"]):
@@ -133,13 +133,13 @@ def test_the_plan_in_use_is_remembered_by_its_name(tmp_path: Path) -> None:
         nc.write_plan(plan, offered, method="broadcast", flow_space="events", replace=True)
         routes = read_routes(offered, schema)
         nc.write_plan(plan, offered, method="unicast", flow_space="events", replace=True)
-        lasting.use(Epoch(number, routes, str(offered)), given=None)
-        assert PlanStore(lasting.plan).name == routes.name == Lasting(tmp_path / "data").facts.plan
+        lasting.use(PlanEpoch(number, routes, str(offered)), given=None)
+        assert PlanStore(lasting.plan).name == routes.name == BrokerState(tmp_path / "data").facts.plan
         assert nc.read_plan(lasting.plan)[0].subscribers.to_pylist() == [name]
 
 
 def test_what_is_written_meanwhile_is_there_or_not(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data" / "subscriptions.db")
+    store = SubscriptionStore(tmp_path / "data" / "subscriptions.db")
     store.add({n: ("ann", f"price > {n}") for n in range(1000)})
     with sqlite3.connect(tmp_path / "data" / "subscriptions.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -367,7 +367,7 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
     async def run(other: str) -> None:
         of = Subjects("snap")
         here, there = await NatsTransport.connect(nats_url), await NatsTransport.connect(other)
-        async with Snapshots(here, of) as source, Snapshots(there, of) as target:
+        async with StreamSnapshots(here, of) as source, StreamSnapshots(there, of) as target:
             # What is stored after positions were taken must not lie before them.
             assert source.names == ("snap_in", "snap_at", "snap_out")
             assert await source.there() == []
@@ -420,7 +420,7 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
 def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
     many = 3000
 
-    async def write(streams: Streams, numbers: Iterable[int], ended: asyncio.Event) -> None:
+    async def write(streams: EventStreams, numbers: Iterable[int], ended: asyncio.Event) -> None:
         """Write positions, the last that were written first: a snapshot would miss some."""
         for n in numbers:
             await streams.put(f"moving.at.position.s{n}", b"%d" % n)
@@ -430,7 +430,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
     async def run() -> None:
         here, there = await NatsTransport.connect(nats_url), await NatsTransport.connect(nats_url)
         of, ended = Subjects("moving"), asyncio.Event()
-        async with Snapshots(here, of) as source, Snapshots(there, of) as other:
+        async with StreamSnapshots(here, of) as source, StreamSnapshots(there, of) as other:
             await source.streams.make()
             await asyncio.gather(*(write(other.streams, range(i, many, 50), ended) for i in range(50)))
             writers = [
@@ -454,7 +454,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
 def test_a_server_that_dies_meanwhile(tmp_path: Path) -> None:
     async def run(server: NatsServer) -> None:
         transport = await NatsTransport.connect(server.url)
-        async with Snapshots(transport, Subjects("gone")) as source:
+        async with StreamSnapshots(transport, Subjects("gone")) as source:
             await source.streams.make()
             for n in range(20):
                 await source.streams.put(f"gone.keep.to.s{n}", random.Random(n).randbytes(900_000))
@@ -466,5 +466,5 @@ def test_a_server_that_dies_meanwhile(tmp_path: Path) -> None:
                 await source.take(source.streams.out, dies)
         await transport.aclose()
 
-    with NatsServer(tmp_path / "nats") as server, patch.object(snapshot, "_PATIENCE", 2.0):
+    with NatsServer(tmp_path / "nats") as server, patch.object(stream_snapshots, "_PATIENCE", 2.0):
         asyncio.run(asyncio.wait_for(run(server), 60))

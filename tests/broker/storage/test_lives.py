@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from narrowcast.broker import Event, MemoryTransport
-from narrowcast.broker.clients import reading
-from narrowcast.broker.clients.asking import Asking
-from narrowcast.broker.clients.reading import LEAST, Reading
+from narrowcast.broker.clients import stored_reader
+from narrowcast.broker.clients.request_client import RequestClient
+from narrowcast.broker.clients.stored_reader import LEAST, StoredReader
 from narrowcast.broker.storage.positions import had_in, place_in, written
 from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import Subjects
@@ -55,9 +55,9 @@ class Life:
         self._world, self._events = world, deque[Event]()
         after = place_in(position, STORE)
         assert after is not None
-        asking = Asking(world.transport, NC.inbox("ann"))
+        asking = RequestClient(world.transport, NC.inbox("ann"))
         self._asking = asking
-        self.reading = Reading(
+        self.reading = StoredReader(
             world.transport, NC, asking, "ann", self, after=after, store=STORE, key=KEY,
             had=had_in(position),
             window=LEAST,
@@ -162,7 +162,7 @@ class World:
     async def settle(self) -> None:
         """Let everything come, and be read."""
         now = self.lives[-1]
-        await reading._turns()
+        await stored_reader._turns()
         for _ in range(2 * STEPS):
             await now.catch_up()
             await now.take(LEAST)
@@ -189,7 +189,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_DRAIN", 0.0)
+    monkeypatch.setattr(stored_reader, "_DRAIN", 0.0)
 
 
 @settings(max_examples=60)

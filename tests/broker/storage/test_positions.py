@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.storage.positions import Positions, had_in, place_in, renewed, written
-from narrowcast.broker.storage.records import Records
-from narrowcast.broker.storage.streams import Streams
-from narrowcast.broker.wire import Had, Subjects
+from narrowcast.broker.storage.record_subjects import RecordSubjects
+from narrowcast.broker.storage.streams import EventStreams
+from narrowcast.broker.wire import ReadEvents, Subjects
 from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
 def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None:
     assert place_in(written(place, store), store) == place
     assert other == store or place_in(written(place, store), other) is None
-    had = Had({"a b": [place, 3], "": [0]}, {"nc.out.to.a": place})
+    had = ReadEvents({"a b": [place, 3], "": [0]}, {"nc.out.to.a": place})
     assert place_in(written(place, store, had), store) == place
     assert had_in(written(place, store, had)) == had
 
@@ -53,9 +53,9 @@ def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: s
 def test_a_restored_store_is_another_with_the_same_positions(
     restored: dict[str, int], positions: dict[str, tuple[int, bool]], store: str
 ) -> None:
-    of = Records.new("a.b")
+    of = RecordSubjects.new("a.b")
     records = [(of.store, store.encode()), (of.subject("joined", "p"), b"\x90")]
-    had = Had({"p": [7]}, {"s": 9})
+    had = ReadEvents({"p": [7]}, {"s": 9})
     records += [
         (of.subject("restored", name), written(place, store, had)) for name, place in restored.items()
     ]
@@ -66,7 +66,7 @@ def test_a_restored_store_is_another_with_the_same_positions(
     ]
     records += [("a.b.at.store.x", b'{"stream":"a_b_at"}'), ("a.b.at.position.x.p", written(999, store))]
     found = dict(renewed(records, "a.b"))
-    now = Records.found("a.b", found.items())
+    now = RecordSubjects.found("a.b", found.items())
     assert now is not None
     of, new = now
     assert new != store
@@ -79,7 +79,7 @@ def test_a_restored_store_is_another_with_the_same_positions(
     assert all(had_in(found[of.subject("restored", name)]) == had for name in kept)
 
 
-class Failing(Streams):
+class Failing(EventStreams):
     """Streams of a server that at times does not store what it is given, or takes long for it."""
 
     refuses = False
@@ -110,7 +110,7 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
         await transport.aclose()
 
 
-async def stored(made: Positions, streams: Streams, name: str) -> list[list[int]]:
+async def stored(made: Positions, streams: EventStreams, name: str) -> list[list[int]]:
     """Return the channels that are stored for somebody."""
     payload = await streams.get(streams.at, made.records.subject("joined", name))
     assert payload is not None

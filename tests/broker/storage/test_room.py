@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker import Desk, Publisher, Subscriber, wire
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.server.server import NatsServer
-from narrowcast.broker.storage.streams import Streams
+from narrowcast.broker import ControlPlane, Publisher, Subscriber, wire
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.server.nats_server import NatsServer
+from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 from support.broker import PATIENCE
@@ -115,20 +115,21 @@ def test_who_subscribes_while_the_last_filter_goes_has_a_place(nats_url: str, tm
     async def run() -> None:
         async with broker(nats_url, tmp_path, "goes") as node:
             desk = node.holding
-            assert isinstance(desk, Desk)
+            assert isinstance(desk, ControlPlane)
             for _ in range(20):
-                first = (await desk.ask(wire.Add("ann", ["price > 1"]))).added
+                first = (await desk.ask(wire.AddFilters("ann", ["price > 1"]))).added
                 both = await asyncio.gather(
-                    desk.ask(wire.Add("ann", ["price > 2"])), desk.ask(wire.Remove("ann", first))
+                    desk.ask(wire.AddFilters("ann", ["price > 2"])),
+                    desk.ask(wire.RemoveSubscriptions("ann", first)),
                 )
                 transport = await NatsTransport.connect(nats_url)
-                streams = Streams(transport, Subjects("goes"))
+                streams = EventStreams(transport, Subjects("goes"))
                 await streams.start()
                 assert desk._positions is not None
                 where = desk._positions.records.subject("position", "ann")
                 assert await streams.get(streams.at, where) is not None
                 await streams.aclose()
                 await transport.aclose()
-                await desk.ask(wire.Remove("ann", both[0].added))
+                await desk.ask(wire.RemoveSubscriptions("ann", both[0].added))
 
     asyncio.run(run())

@@ -11,10 +11,10 @@ import httpx
 import numpy as np
 import pytest
 
-from narrowcast.broker import Connection, Desk, Publisher, Store, Subscriber
-from narrowcast.broker.data.pace import Pace
-from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker import Connection, ControlPlane, Publisher, Subscriber, SubscriptionStore
+from narrowcast.broker.data.rate_limit import PublishRateLimit
+from narrowcast.broker.nats_transport import NatsTransport
+from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.errors import PaceError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import serving
@@ -194,7 +194,7 @@ def test_plans_change_and_nobody_misses_anything(nats_url: str, tmp_path: Path) 
             reading = [asyncio.create_task(collect(name)) for name in filters]
             sending = asyncio.create_task(send(nats_url, prefix, events, 0.001))
             desk = node.holding
-            assert isinstance(desk, Desk)
+            assert isinstance(desk, ControlPlane)
             for seed in range(5):
                 await desk.rollout(plan_of(filters, "hash", 3, seed), overlap=5)
                 await asyncio.sleep(0.05)
@@ -249,7 +249,7 @@ async def flushed_for_ever(publisher: Publisher) -> None:
 def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
-        async with broker(nats_url, tmp_path, "fast", pace=Pace(5, 10)):
+        async with broker(nats_url, tmp_path, "fast", pace=PublishRateLimit(5, 10)):
             slow = await Publisher(transport, "slow", prefix="fast").start()
             other = await Publisher(transport, "fast", prefix="fast").start()  # of the same name
             fast = await Publisher(transport, "fast", prefix="fast").start()
@@ -299,7 +299,7 @@ def test_who_was_never_there_gets_what_it_subscribes_to(nats_url: str, tmp_path:
     """By a table, or by an earlier life of the broker: what is for it is stored from the start on."""
 
     async def run() -> None:
-        store = Store(tmp_path / "subscriptions.db")
+        store = SubscriptionStore(tmp_path / "subscriptions.db")
         store.add({i: (f"s{i}", "price >= 0") for i in range(600)})
         store.close()
         for turn in range(2):

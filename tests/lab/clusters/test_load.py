@@ -14,16 +14,16 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.clusters import (
     METHODS,
     VARIANTS,
-    Clustered,
-    Delivery,
+    ClusteredSubscriptions,
+    ClusteringMethod,
+    ClusterMembers,
+    ClusterTraffic,
+    ClusterTrees,
+    DriftWatch,
     Due,
-    Members,
-    Method,
+    EventDelivery,
     Policy,
-    Stream,
-    Traffic,
-    Trees,
-    Watch,
+    SubscriptionStream,
     lives,
 )
 from narrowcast.lab.clusters.places import grown_least, nearest_centre
@@ -31,7 +31,7 @@ from narrowcast.lab.spectral.quality import received
 from support.clusters import OPTIONS, drawn, load
 
 
-def slow(trees: Trees, wanted: np.ndarray[Any, Any]) -> dict[str, list[set[int]]]:
+def slow(trees: ClusterTrees, wanted: np.ndarray[Any, Any]) -> dict[str, list[set[int]]]:
     """Return, event by event, the members that get it, by walking down the trees one member at a time."""
     children: dict[int, list[int]] = {}
     for member, parent in enumerate(trees.parent.tolist()):
@@ -112,7 +112,7 @@ def test_agrees_with_reception() -> None:
 def test_counts_add_up() -> None:
     run = load(drawn(5), "rassoc")
     windows, total = run.windows(), run.total()
-    assert sum((window.traffic for window in windows), Traffic()) == total
+    assert sum((window.traffic for window in windows), ClusterTraffic()) == total
     assert [window.start for window in windows] == list(range(60, 240, 30))
     assert [window.stop for window in windows][-1] == 240
     assert total.events == 180
@@ -136,7 +136,7 @@ def test_heartbeats() -> None:
     run = replace(load(stream, policy=still), heartbeat=45)
     (first, *_), total = list(run.steps()), run.total()
     clusters = np.bincount(first.trees.cluster)
-    members = Members(stream.peers, first.trees.cluster[first.trees.member])
+    members = ClusterMembers(stream.peers, first.trees.cluster[first.trees.member])
     assert total.heartbeat == members.heartbeats * 180 // 45
     assert clusters.sum() == 30
     assert total.control("flooding") == total.heartbeat
@@ -176,21 +176,23 @@ def test_the_reinstallation_test() -> None:
     assert far.computed == near.computed == 8
     assert far.installed == 0
     assert near.installed == 8
-    method = Method(name="rassoc", clusters=4, options=OPTIONS["rassoc"])
+    method = ClusteringMethod(name="rassoc", clusters=4, options=OPTIONS["rassoc"])
     here = np.arange(120)
     one, same, other = (method.compute(stream, here, *some) for some in ((0, 120), (0, 120), (400, 520)))
     assert not same.differs(one, 1e-9)
     assert other.differs(one, 0.2)
-    assert Method(name="direct", clusters=4).compute(stream, here, 0, 9).differs(one, 9.0)  # has no centres
+    assert (
+        ClusteringMethod(name="direct", clusters=4).compute(stream, here, 0, 9).differs(one, 9.0)
+    )  # has no centres
 
 
 def test_updates_are_told_once() -> None:
     """A chain 0 - 1 - 2 below each other; then 3 comes below 2, and later the top leaves."""
 
-    def chain(parent: list[int], member: list[int]) -> Trees:
+    def chain(parent: list[int], member: list[int]) -> ClusterTrees:
         n = len(parent)
         who = [member.index(m) for m in range(n)]
-        return Trees(np.zeros(n, np.int64), np.array(who), np.array(parent), np.array(member), 4)
+        return ClusterTrees(np.zeros(n, np.int64), np.array(who), np.array(parent), np.array(member), 4)
 
     three = chain([-1, 0, 1], [0, 1, 2, -1])
     four = chain([-1, 0, 1, 2], [0, 1, 2, 3])
@@ -202,8 +204,8 @@ def test_updates_are_told_once() -> None:
 
 
 def test_trees_of_nobody() -> None:
-    empty = Members(np.arange(3), np.full(3, -1))
-    assert empty.trees.sent(np.zeros(0, np.int64), np.zeros(0, np.int64), 5) == Traffic(events=5)
+    empty = ClusterMembers(np.arange(3), np.full(3, -1))
+    assert empty.trees.sent(np.zeros(0, np.int64), np.zeros(0, np.int64), 5) == ClusterTraffic(events=5)
     before = empty.trees
     assert empty.follow(np.array([0, 0, -1])).join == 2 + 4
     assert empty.trees.updates(before) == (1, 1)
@@ -213,10 +215,10 @@ def test_trees_of_nobody() -> None:
 
 def test_a_peer_with_several_subscriptions() -> None:
     """Peer 0 is in both clusters: two receptions, one peer reached, and no false positive per peer."""
-    members = Members(np.array([0, 0, 1, 2]), np.array([0, 1, 0, 1]))
+    members = ClusterMembers(np.array([0, 0, 1, 2]), np.array([0, 1, 0, 1]))
     both = members.trees.sent(np.array([0, 0]), np.array([0, 3]), 1)
     assert (both.matches, both.peer_matches) == (2, 2)
-    assert both.flooding == Delivery(receptions=4, reached=3, offered=4)
+    assert both.flooding == EventDelivery(receptions=4, reached=3, offered=4)
     assert both.false_positives("flooding") == 2
     assert both.false_positives("flooding", peers=True) == 1
     assert both.forwarding.receptions == 3  # peer 0 is the top of cluster 1, on the way to peer 2
@@ -229,10 +231,10 @@ def test_new_subscriptions_go_where_they_belong() -> None:
     matches = (event[:, None] == kind) & (rng.random((90, 60)) < 0.9)
     boxes = 10.0 * kind[:, None], 10.0 * kind[:, None] + 3
     comes = np.where(np.arange(60) < 40, 0, 50)
-    stream = Stream(matches, comes=comes, boxes=boxes)
+    stream = SubscriptionStream(matches, comes=comes, boxes=boxes)
     for name in METHODS:
-        method = Method(name=name, clusters=3, options={**OPTIONS.get(name, {})})
-        clustered = Clustered(stream, method.compute(stream, np.arange(40), 0, 50))
+        method = ClusteringMethod(name=name, clusters=3, options={**OPTIONS.get(name, {})})
+        clustered = ClusteredSubscriptions(stream, method.compute(stream, np.arange(40), 0, 50))
         clustered.place(np.arange(40, 60), 50)
         if name == "r-tree":  # packed leaves are even, kinds are not
             continue
@@ -253,16 +255,16 @@ def test_places_by_boxes() -> None:
 
 
 def test_the_watch_looks_again_as_events_come() -> None:
-    watch = Watch(Policy(history=400, drift=0.5, stretch=100), 1000)
+    watch = DriftWatch(Policy(history=400, drift=0.5, stretch=100), 1000)
     assert [watch.seen(1100 + 100 * i, 10.0).events for i in range(3)] == [0, 0, 0]
     assert watch.seen(1400, 15.1) == Due(100)
     assert [watch.seen(1500 + 100 * i, 8.0).events for i in range(5)] == [200, 0, 400, 0, 0]
     # In the midst of it events change once more: what came before is left out.
     assert watch.seen(2000, 20.0) == Due(100)
     assert watch.seen(2100, 20.0) == Due(200)
-    period = Watch(Policy(history=500, drift=None, period=250, stretch=100), 0)
+    period = DriftWatch(Policy(history=500, drift=None, period=250, stretch=100), 0)
     assert [period.seen(100 * i, 1.0).events for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
-    assert [Watch(Policy(drift=None), 0).seen(100 * i, float(i)).events for i in range(1, 5)] == [0] * 4
+    assert [DriftWatch(Policy(drift=None), 0).seen(100 * i, float(i)).events for i in range(1, 5)] == [0] * 4
 
 
 def test_lives() -> None:
@@ -275,25 +277,31 @@ def test_lives() -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    (lambda: Stream([[1, 0]], peers=[0]), "peers has shape .* for each of the 2 subscriptions"),
-    (lambda: Stream([[1, 0]], comes=[0, -1]), "comes has -1; give numbers of at least 0"),
-    (lambda: Stream([[1]], comes=[1], leaves=[0]), "subscription 0 leaves before event 0"),
-    (lambda: Stream([[1, 0]], boxes=([[0.0]], [[1.0]])), "there are 1 boxes of 2 subscriptions"),
+    (lambda: SubscriptionStream([[1, 0]], peers=[0]), "peers has shape .* for each of the 2 subscriptions"),
+    (lambda: SubscriptionStream([[1, 0]], comes=[0, -1]), "comes has -1; give numbers of at least 0"),
+    (lambda: SubscriptionStream([[1]], comes=[1], leaves=[0]), "subscription 0 leaves before event 0"),
+    (lambda: SubscriptionStream([[1, 0]], boxes=([[0.0]], [[1.0]])), "there are 1 boxes of 2 subscriptions"),
     (
-        lambda: Method(name="hash", clusters=3),
+        lambda: ClusteringMethod(name="hash", clusters=3),
         "method is 'hash'; give one of box-overlap, centroid, direct",
     ),
-    (lambda: Method(name="direct", clusters=0), "clusters is 0; give a whole number"),
+    (lambda: ClusteringMethod(name="direct", clusters=0), "clusters is 0; give a whole number"),
     (lambda: Policy(history=0), "history is 0; give a whole number"),
     (lambda: Policy(drift=-1.0), "drift is -1.0; give a number of at least 0"),
     (lambda: Policy(period=0), "period is 0; give a whole number"),
     (lambda: Policy(horizon=0), "horizon is 0; give a whole number"),
     (lambda: lives(5, 9, churn=2.0, step=1), "churn is 2.0; give a share from 0 to 1"),
-    (lambda: load(Stream([[1]] * 20)), "start is 60 and there are 20 events; give less"),
-    (lambda: load(Stream([[1]] * 99, comes=[61])), "nobody is there at event 60"),
-    (lambda: load(Stream([[1]] * 99), "r-tree").total(), "r-tree needs the boxes of subscriptions"),
+    (lambda: load(SubscriptionStream([[1]] * 20)), "start is 60 and there are 20 events; give less"),
+    (lambda: load(SubscriptionStream([[1]] * 99, comes=[61])), "nobody is there at event 60"),
+    (
+        lambda: load(SubscriptionStream([[1]] * 99), "r-tree").total(),
+        "r-tree needs the boxes of subscriptions",
+    ),
     (lambda: Policy(mild=-0.1), "mild is -0.1; give a number of at least 0"),
-    (lambda: Traffic().control(cast(Any, "both")), "variant is 'both'; give one of flooding, forwarding"),
+    (
+        lambda: ClusterTraffic().control(cast(Any, "both")),
+        "variant is 'both'; give one of flooding, forwarding",
+    ),
 ]
 
 
@@ -307,14 +315,16 @@ def test_bad_input(make: Any, message: str) -> None:
 def test_nothing_and_nobody_left(name: str) -> None:
     """Events that match nobody, and a time when nobody is there: it goes on."""
     boxes = np.zeros((4, 1)), np.ones((4, 1))
-    silent = load(Stream(np.zeros((90, 4)), boxes=boxes), name, policy=Policy(drift=None)).total()
+    silent = load(SubscriptionStream(np.zeros((90, 4)), boxes=boxes), name, policy=Policy(drift=None)).total()
     assert silent.matches == silent.flooding.receptions == 0
-    gone = Stream([[1, 1, 0, 1]] * 200, comes=[0, 0, 0, 130], leaves=[90, 100, 80, 200], boxes=boxes)
+    gone = SubscriptionStream(
+        [[1, 1, 0, 1]] * 200, comes=[0, 0, 0, 130], leaves=[90, 100, 80, 200], boxes=boxes
+    )
     total = load(gone, name).total()
     assert total.matches == 30 + 40 + 70
     assert total.forwarding.receptions <= total.flooding.receptions
 
 
 def test_more_clusters_than_subscriptions() -> None:
-    total = load(Stream([[1, 0], [0, 1]] * 60)).total()
+    total = load(SubscriptionStream([[1, 0], [0, 1]] * 60)).total()
     assert total.flooding.receptions == total.matches == 60

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.clusters import Nice, Upkeep
+from narrowcast.lab.clusters import Nice, NiceUpkeep
 
 
 def check(nice: Nice, members: set[int]) -> None:
@@ -63,29 +63,29 @@ def test_all_come_and_all_go() -> None:
 
 def test_messages_of_a_small_one() -> None:
     nice = Nice(least=2)
-    assert nice.join(0) == Upkeep(join=2)
+    assert nice.join(0) == NiceUpkeep(join=2)
     for member in range(1, 5):
-        assert nice.join(member) == Upkeep(join=4)
+        assert nice.join(member) == NiceUpkeep(join=4)
     assert nice.heartbeats == 5 * 4
     # Six are too many: all others hear of the cut, and the new leader joins the group above.
-    assert nice.join(5) == Upkeep(join=4, split=5 + 2)
+    assert nice.join(5) == NiceUpkeep(join=4, split=5 + 2)
     assert nice.groups() == [[[0, 1, 2], [3, 4, 5]], [[0, 3]]]
     assert nice.heartbeats == 2 * 3 * 2 + 2
     # Both leaders are asked, and then the group.
-    assert nice.join(6) == Upkeep(join=2 + 2 * 2 + 2)
+    assert nice.join(6) == NiceUpkeep(join=2 + 2 * 2 + 2)
     # The top leaves: three hear it, two of them who leads now; above one hears it, the new leader joins with
     # two messages, and hears from the one who is the top now.
-    assert nice.leave(0) == Upkeep(leave=3 + 2 + 1 + 2 + 1)
+    assert nice.leave(0) == NiceUpkeep(leave=3 + 2 + 1 + 2 + 1)
     assert nice.top == 3
     assert nice.leave(1).merge == 0
     # One of two leaves: the other is too few, and goes over to the other group.
-    assert nice.leave(2) == Upkeep(leave=1 + 1 + 2, merge=2 + 1)
+    assert nice.leave(2) == NiceUpkeep(leave=1 + 1 + 2, merge=2 + 1)
     assert nice.groups() == [[[3, 4, 5, 6]]]
 
 
 def test_upkeep_adds_up() -> None:
-    both = Upkeep(1, 2, 3, 4) + Upkeep(10, 20, 30, 40)
-    assert both == Upkeep(11, 22, 33, 44)
+    both = NiceUpkeep(1, 2, 3, 4) + NiceUpkeep(10, 20, 30, 40)
+    assert both == NiceUpkeep(11, 22, 33, 44)
     assert both.total == 110
 
 

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import grown
-from narrowcast.lab.clusters import VARIANTS, Branched, Load, Method, Stream, Traffic
+from narrowcast.lab.clusters import (
+    VARIANTS,
+    Branched,
+    ClusteringMethod,
+    ClusterTraffic,
+    Load,
+    SubscriptionStream,
+)
 from support.clusters import drawn, load
 
 
-def rooted(stream: Stream, **given: Any) -> Load:
+def rooted(stream: SubscriptionStream, **given: Any) -> Load:
     """Return a load over an R-tree that peers keep."""
     run = load(stream, "r-tree", **given)
     return replace(run, method=replace(run.method, options={}))
@@ -36,7 +43,7 @@ def walked(trees: Branched, point: float, wants: set[int], variant: str) -> set[
 @given(seed=st.integers(0, 10_000), peers=st.sampled_from([None, 7, 25]))
 def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None) -> None:
     stream = drawn(seed, peers=peers)
-    dense, total = stream.matches.toarray(), Traffic()
+    dense, total = stream.matches.toarray(), ClusterTraffic()
     assert stream.sides is not None
     lo, hi = stream.sides
     for step in rooted(stream).steps():
@@ -100,13 +107,13 @@ def test_messages_of_an_r_tree() -> None:
 
 def test_an_event_outside_all_boxes_only_comes_to_the_root() -> None:
     boxes = np.array([[0.0], [1.0], [5.0], [6.0]]), np.array([[2.0], [3.0], [7.0], [8.0]])
-    stream = Stream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 99.0))
+    stream = SubscriptionStream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 99.0))
     total = rooted(stream).total()
     assert total.flooding.receptions == total.forwarding.receptions == 30
-    between = Stream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 4.0))
-    run = replace(rooted(between), method=Method(name="r-tree", clusters=2))
+    between = SubscriptionStream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 4.0))
+    run = replace(rooted(between), method=ClusteringMethod(name="r-tree", clusters=2))
     assert run.total().flooding.receptions == 30, "in the box of the root, and of no leaf"
-    inside = Stream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 7.5))
+    inside = SubscriptionStream(np.zeros((90, 4)), boxes=boxes, points=np.full((90, 1), 7.5))
     assert replace(run, stream=inside).total().flooding.receptions == 3 * 30
 
 
@@ -115,25 +122,28 @@ def test_an_r_tree_with_infinite_sides() -> None:
     inf = np.inf
     boxes = np.array([[-inf], [-inf], [5.0], [6.0]]), np.array([[1.0], [2.0], [inf], [inf]])
     x = np.array([[-1e6], [1e6]] * 45)
-    stream = Stream((x > boxes[0].T) & (x <= boxes[1].T), boxes=boxes, points=x)
-    total = replace(rooted(stream), method=Method(name="r-tree", clusters=2)).total()
+    stream = SubscriptionStream((x > boxes[0].T) & (x <= boxes[1].T), boxes=boxes, points=x)
+    total = replace(rooted(stream), method=ClusteringMethod(name="r-tree", clusters=2)).total()
     assert total.matches == 60
     assert total.flooding.receptions == 60 + 15  # one of the first leaf leads the root
 
 
 BAD: list[tuple[Any, str]] = [
-    (lambda: rooted(Stream([[1]] * 99)).total(), "r-tree needs the boxes of subscriptions"),
+    (lambda: rooted(SubscriptionStream([[1]] * 99)).total(), "r-tree needs the boxes of subscriptions"),
     (
-        lambda: rooted(Stream([[0]] * 99, boxes=([[0.0]], [[1.0]]))).total(),
+        lambda: rooted(SubscriptionStream([[0]] * 99, boxes=([[0.0]], [[1.0]]))).total(),
         "r-tree sends events by where they are; give points",
     ),
-    (lambda: Stream([[1]], points=[[0.0]]), "points say which boxes events are in; give boxes as well"),
     (
-        lambda: Stream([[0]], boxes=([[0.0]], [[1.0]]), points=[[0.0, 1.0]]),
+        lambda: SubscriptionStream([[1]], points=[[0.0]]),
+        "points say which boxes events are in; give boxes as well",
+    ),
+    (
+        lambda: SubscriptionStream([[0]], boxes=([[0.0]], [[1.0]]), points=[[0.0, 1.0]]),
         r"points have shape \(1, 2\); give a row for each of the 1 events and a column for each of the 1",
     ),
     (
-        lambda: Stream([[0, 1]], boxes=([[0.0], [0.0]], [[1.0], [1.0]]), points=[[0.0]]),
+        lambda: SubscriptionStream([[0, 1]], boxes=([[0.0], [0.0]], [[1.0], [1.0]]), points=[[0.0]]),
         "event 0 matches subscription 1 and is not in its box",
     ),
 ]

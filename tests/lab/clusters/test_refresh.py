@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from narrowcast.lab.clusters import Clustered, Due, Method, Policy, Watch
+from narrowcast.lab.clusters import ClusteredSubscriptions, ClusteringMethod, DriftWatch, Due, Policy
 from support.clusters import OPTIONS, drawn, load
 
 
@@ -18,7 +18,7 @@ def test_coordinates_are_refreshed_when_events_change_a_little() -> None:
         ("ncut", {"levels": 2, "table": True}),
         ("ncut", {}),
     ):
-        method = Method(name=name, clusters=4, seed=1, options=options)
+        method = ClusteringMethod(name=name, clusters=4, seed=1, options=options)
         run = replace(load(stream, name, policy=policy), method=method)
         total = run.total()
         assert total.refreshed > 0 == total.computed
@@ -37,7 +37,7 @@ def test_coordinates_are_refreshed_when_events_change_a_little() -> None:
     # second group also sends landmarks and hears those of both.
     members = 2 * (np.count_nonzero(stream.matches.sum(axis=0)) - 2)
     sent = [
-        Method(name="rassoc", clusters=4, options={"levels": 2, "groups": 2, "table": table})
+        ClusteringMethod(name="rassoc", clusters=4, options={"levels": 2, "groups": 2, "table": table})
         .compute(stream, np.arange(120), 0, 600)
         .refresh(stream, 0, 600)
         for table in (False, True)
@@ -57,7 +57,9 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
     assert direct.computed > 0 == direct.refreshed
     churned = load(drawn(6, n=120, events=600, churn=0.3), "rassoc", policy=policy).total()
     assert churned.computed > 0
-    clustered = Clustered(stream, Method(name="rassoc", clusters=4).compute(stream, np.arange(100), 0, 60))
+    clustered = ClusteredSubscriptions(
+        stream, ClusteringMethod(name="rassoc", clusters=4).compute(stream, np.arange(100), 0, 60)
+    )
     assert clustered.refreshable
     clustered.place(np.arange(100, 120), 60)
     placed = clustered.label[100:].tolist()
@@ -71,7 +73,7 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
 
 def test_the_watch_tells_little_change_from_much() -> None:
     policy = Policy(history=400, drift=0.5, mild=0.2, stretch=100)
-    watch = Watch(policy, 0)
+    watch = DriftWatch(policy, 0)
     assert [watch.seen(100 * i, 10.0, able=True) for i in (1, 2)] == [Due(), Due()]
     assert watch.seen(300, 12.1, able=True) == Due(400, refresh=True)
     # From now on 12 are usual, as far as refreshing goes; together it is still much more than at first.
@@ -81,4 +83,4 @@ def test_the_watch_tells_little_change_from_much() -> None:
     # What cannot be refreshed is computed, from as many events as there are of the present kind.
     assert [watch.seen(at, 10.0) for at in (800, 900)] == [Due(200), Due()]
     assert watch.seen(950, 12.5) == Due(350)
-    assert Watch(replace(policy, mild=None), 0).seen(100, 99.0, able=True) == Due()
+    assert DriftWatch(replace(policy, mild=None), 0).seen(100, 99.0, able=True) == Due()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from narrowcast import Cobas, EventBatch, Scan, Schema, SubscriptionSet, compile_filters, load_matcher
 from narrowcast.errors import IndexFileError, InputError, ParameterError
-from narrowcast.lab.cobas import CobasTree, Intervals
+from narrowcast.lab.cobas import CobasTree, IntervalColumns
 from narrowcast.lab.cobas.forwarding import How
 from narrowcast.lab.cobas.matcher import CobasIndex, Route, selectivity
 from narrowcast.lab.kernels.cobas import LEFT, RIGHT, SIZE, START
@@ -158,7 +158,7 @@ def test_messages_are_those_of_the_trees() -> None:
     trees = []
     for column, root in zip(found.column.tolist(), found.root.tolist(), strict=True):
         own = boxes_of(found, root)
-        trees.append((column, CobasTree(Intervals(lo[own, column] + 1, hi[own, column]))))
+        trees.append((column, CobasTree(IntervalColumns(lo[own, column] + 1, hi[own, column]))))
     assert sum(len(tree) for _, tree in trees) + len(found.everywhere) == 200
     codes = matcher._codes(events).astype(np.float64)
     for how in HOWS:

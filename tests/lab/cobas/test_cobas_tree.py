@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.lab.cobas import CobasTree, Intervals
+from narrowcast.lab.cobas import CobasTree, IntervalColumns
 from narrowcast.lab.cobas.forwarding import How
 from narrowcast.lab.cobas.pushing import Side
 from support.cobas import LiteralTree, Row, covers, walk
@@ -28,8 +28,12 @@ SIDES: dict[str, Side] = {"L": "left", "R": "right"}
 VALUES = [-math.inf, *(v / 4 for v in range(-2, 35)), math.inf, math.nan]
 
 
-def columns(rows: list[Row]) -> Intervals:
-    return Intervals(*(list(column) for column in zip(*rows, strict=True))) if rows else Intervals([], [])
+def columns(rows: list[Row]) -> IntervalColumns:
+    return (
+        IntervalColumns(*(list(column) for column in zip(*rows, strict=True)))
+        if rows
+        else IntervalColumns([], [])
+    )
 
 
 @st.composite
@@ -229,7 +233,7 @@ def test_undo_restores_what_was_before(rows: list[Row], keys: list[float], data:
 
 
 def test_undo_right_after_a_push_restores_everything() -> None:
-    tree = CobasTree(Intervals([0, 2, 3, 1], [4, 8, 5, 7], [True, True, False, False]), keys=range(9))
+    tree = CobasTree(IntervalColumns([0, 2, 3, 1], [4, 8, 5, 7], [True, True, False, False]), keys=range(9))
     before = tree.segments()
     assert tree.push(4, "left") == 3  # what (3, 5] has to the left covers no key
     assert tree.segments().ends.texts()[:2] == ["[0, 4)", "[4, 4]"]
@@ -242,7 +246,7 @@ def test_undo_right_after_a_push_restores_everything() -> None:
 
 def test_a_cut_is_half_open() -> None:
     """The seed's own example, figure 3: its [0, 2] and [2, 4] would deliver 2 twice."""
-    tree = CobasTree(Intervals([0], [4]), keys=[0, 1, 2, 3, 4])
+    tree = CobasTree(IntervalColumns([0], [4]), keys=[0, 1, 2, 3, 4])
     assert tree.push(2, "left") == 1
     assert tree.segments().ends.texts() == ["[0, 2)", "[2, 4]"]
     assert tree.push(2, "right") == 1
@@ -254,7 +258,7 @@ def test_a_cut_is_half_open() -> None:
 
 
 def test_a_part_that_covers_no_key_stays() -> None:
-    tree = CobasTree(Intervals([1.5], [4]), keys=[1, 2, 3])
+    tree = CobasTree(IntervalColumns([1.5], [4]), keys=[1, 2, 3])
     assert tree.push(2, "left") == 0
     assert tree.push(2, "right") == 1
     assert tree.segments().ends.texts() == ["[1.5, 2]", "(2, 4]"]
@@ -262,7 +266,7 @@ def test_a_part_that_covers_no_key_stays() -> None:
 
 def test_the_closest_leaf_would_miss() -> None:
     """Keys 1, 5, 6: of value 4 the leaf with the closest key is 6, and [1, 4] is not above it."""
-    tree = CobasTree(Intervals([1], [4]), keys=[1, 5, 6])
+    tree = CobasTree(IntervalColumns([1], [4]), keys=[1, 5, 6])
     assert tree.trace(4, "sequential").keys == [1, 5]
     for how in HOWS:
         assert tree.forward([4.0], how).matches.index.tolist() == [0]
@@ -273,9 +277,9 @@ def test_a_chain_is_rotated_into_balance() -> None:
     chain, tree = CobasTree(), CobasTree()
     points = np.arange(200.0)
     for point in points.tolist():
-        chain.insert(Intervals([point], [point]), balance=False)
-        tree.insert(Intervals([point], [point]))
-    chain.insert(Intervals(points - 0.5, points + 30))
+        chain.insert(IntervalColumns([point], [point]), balance=False)
+        tree.insert(IntervalColumns([point], [point]))
+    chain.insert(IntervalColumns(points - 0.5, points + 30))
     assert (chain.stats()["height"], len(chain.keys)) == (200, 200)
     assert tree.stats()["height"] <= 20
     assert chain.rebalance() > 100
@@ -317,9 +321,9 @@ def test_many_intervals_in_one_batch() -> None:
     """Enough for the paths that a handful does not take: long lists, much output, lists that move."""
     rng = np.random.default_rng(7)
     low = rng.random(5000)
-    tree = CobasTree(Intervals(low, low + rng.exponential(0.3, 5000)), keys=rng.random(50))
+    tree = CobasTree(IntervalColumns(low, low + rng.exponential(0.3, 5000)), keys=rng.random(50))
     more = rng.random(3000)
-    tree.insert(Intervals(more, more + rng.exponential(0.001, 3000), False))
+    tree.insert(IntervalColumns(more, more + rng.exponential(0.001, 3000), False))
     gone = rng.choice(8000, 2000, replace=False)
     tree.delete(gone)
     for key in tree.keys[::7].tolist():
@@ -338,7 +342,7 @@ def test_many_intervals_in_one_batch() -> None:
 
 
 def test_freed_segments_are_used_again() -> None:
-    tree = CobasTree(Intervals([0], [4]), keys=range(5))
+    tree = CobasTree(IntervalColumns([0], [4]), keys=range(5))
     held = tree.stats()["bytes"]
     for _ in range(100):
         tree.push(2, "left")
@@ -352,13 +356,13 @@ def test_no_intervals_one_node_and_all_alike() -> None:
     assert empty.trace(1.0) == ([], 0, 0)
     assert (empty.rebalance(), len(empty), empty.stats()["height"], len(empty.bounding())) == (0, 0, 0, 0)
     assert empty.stab([]).n_events == 0
-    one = CobasTree(Intervals([2], [3], False, False))
+    one = CobasTree(IntervalColumns([2], [3], False, False))
     assert one.keys.tolist() == [2.5]
     for how in HOWS:
         assert one.forward([2.0, 2.5, 3.0], how).messages.tolist() == [0, 0, 0]
     assert [row.tolist() for row in one.stab([2.0, 2.1, 3.0, math.inf])] == [[], [0], [], []]
     assert one.push(2.5, "left") == one.undo(2.5, "left") == 0
-    alike = CobasTree(Intervals([1.0] * 1000, [2.0] * 1000))
+    alike = CobasTree(IntervalColumns([1.0] * 1000, [2.0] * 1000))
     assert alike.keys.tolist() == [1.5]
     assert alike.stab([2.0]).index.tolist() == list(range(1000))
     assert alike.delete(np.arange(999)).stab([2.0]).index.tolist() == [999]
@@ -373,12 +377,12 @@ def test_endless_intervals_have_keys_within_sight() -> None:
     assert CobasTree(columns([(-inf, inf, False, False)])).keys.tolist() == [0.0]
     assert CobasTree(columns([(inf, inf, True, True)])).stab([inf, 0.0]).counts().tolist() == [1, 0]
     huge = np.finfo(np.float64).max
-    wide = CobasTree(Intervals([-huge / 2], [huge]), keys=[-huge])
+    wide = CobasTree(IntervalColumns([-huge / 2], [huge]), keys=[-huge])
     assert wide.stab([-huge, 0.0, huge]).counts().tolist() == [0, 1, 1]
 
 
 def test_a_missing_value_goes_nowhere() -> None:
-    tree = CobasTree(Intervals([-math.inf], [math.inf]), keys=[1, 2, 3])
+    tree = CobasTree(IntervalColumns([-math.inf], [math.inf]), keys=[1, 2, 3])
     for how in HOWS:
         sent = tree.forward([math.nan, 1.0], how)
         assert sent.matches.counts().tolist() == [0, 1]
@@ -413,11 +417,11 @@ def test_a_missing_value_goes_nowhere() -> None:
 )
 def test_what_is_no_interval_is_told(given: tuple[Any, ...], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        Intervals(*given)
+        IntervalColumns(*given)
 
 
 def test_misuse_is_told() -> None:
-    tree = CobasTree(Intervals([1], [2]), keys=[1.5, 4])
+    tree = CobasTree(IntervalColumns([1], [2]), keys=[1.5, 4])
     with pytest.raises(InputError, match="interval 3 is not there; nothing was deleted"):
         tree.delete([0, 3])
     assert len(tree) == 1

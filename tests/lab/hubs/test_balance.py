@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges, Positions, hold
+from narrowcast.costs.line_positions import LineCharges, LinePositions, hold
 from narrowcast.errors import ParameterError
 from narrowcast.lab.hubs import (
     Line,
     Loads,
-    Overlay,
+    MachineRings,
     Stretches,
     Toll,
     balance,
@@ -23,19 +23,19 @@ from narrowcast.lab.hubs import (
     overloaded,
     replicate,
 )
-from narrowcast.planning.ranges.merging import Hubs, Merging
+from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.workloads import Intervals
 from support.hubs import hubs, stretched
 
 
 @pytest.fixture(scope="module")
-def overlay() -> Overlay:
+def overlay() -> MachineRings:
     workload = Intervals(n_subscriptions=3000, attributes=3, represents=300_000, seed=5)
-    return Overlay.of(workload, nodes=100, tried=300)
+    return MachineRings.of(workload, nodes=100, tried=300)
 
 
 @pytest.fixture(scope="module")
-def start(overlay: Overlay) -> Stretches:
+def start(overlay: MachineRings) -> Stretches:
     merging = Merging(charges=overlay.charges(kappa=10)).fit(overlay.hubs)
     return Stretches.even(lines_of(merging.trees_, overlay.hubs), overlay, nodes=100)
 
@@ -44,7 +44,7 @@ def held_in_all(stretches: Stretches) -> float:
     return sum(float(stretches.storage(hub).sum()) for hub in range(len(stretches.lines)))
 
 
-def test_nobody_stores_too_much_afterwards(overlay: Overlay, start: Stretches) -> None:
+def test_nobody_stores_too_much_afterwards(overlay: MachineRings, start: Stretches) -> None:
     at = overlay.positions(overlay.events)
     before = loads_of(start, at)
     assert overloaded(before.of("storage"), 5)[0] > 0
@@ -63,7 +63,7 @@ def test_nobody_stores_too_much_afterwards(overlay: Overlay, start: Stretches) -
     assert found.moving.bytes > 128 * found.moves
 
 
-def test_the_same_seed_is_the_same(overlay: Overlay, start: Stretches) -> None:
+def test_the_same_seed_is_the_same(overlay: MachineRings, start: Stretches) -> None:
     at = overlay.positions(overlay.events)
     one, two, other = (balance(start, at, kappa=5, seed=seed) for seed in (1, 1, 2))
     assert one.stretches.cuts[0].tolist() == two.stretches.cuts[0].tolist()
@@ -72,7 +72,7 @@ def test_the_same_seed_is_the_same(overlay: Overlay, start: Stretches) -> None:
 
 def test_a_key_that_is_too_full_is_cut_in_two() -> None:
     """One of four machines has all eight segments of one key: half of them go to one that has none."""
-    held = hold(Positions([0.25] * 4, [3] * 8, [3] * 8), Charges())
+    held = hold(LinePositions([0.25] * 4, [3] * 8, [3] * 8), LineCharges())
     line = Line(0, np.full(4, 0.25), held, np.zeros((4, 2), np.bool_))
     four = Stretches([line], [np.arange(5.0)], [np.arange(4)])
     found = balance(four, np.array([[0], [1], [2], [3]]), kappa=2.5, seed=0)
@@ -84,20 +84,20 @@ def test_a_key_that_is_too_full_is_cut_in_two() -> None:
 
 
 def test_where_all_are_alike_nothing_moves() -> None:
-    held = hold(Positions([0.25] * 4, [0, 1, 2, 3], [0, 1, 2, 3]), Charges())
+    held = hold(LinePositions([0.25] * 4, [0, 1, 2, 3], [0, 1, 2, 3]), LineCharges())
     line = Line(0, np.full(4, 0.25), held, np.zeros((4, 2), np.bool_))
     four = Stretches([line], [np.arange(5.0)], [np.arange(4)])
     found = balance(four, np.arange(4)[:, None], kappa=1.5)
     assert (found.moves, found.rounds, found.moving) == (0, 3, Toll())
 
 
-def test_the_smallest(overlay: Overlay) -> None:
+def test_the_smallest(overlay: MachineRings) -> None:
     at = np.zeros((5, 2), np.int64)
-    one = Overlay.of(Intervals(n_subscriptions=10, attributes=2), nodes=1)
+    one = MachineRings.of(Intervals(n_subscriptions=10, attributes=2), nodes=1)
     merging = Merging(charges=one.charges()).fit(one.hubs)
     found = balance(Stretches.even(lines_of(merging.trees_, one.hubs), one, nodes=1), at)
     assert (found.rounds, found.sampling) == (0, Toll())
-    none = Overlay.of(Intervals(n_subscriptions=0, attributes=2), nodes=8)
+    none = MachineRings.of(Intervals(n_subscriptions=0, attributes=2), nodes=8)
     merging = Merging(charges=none.charges()).fit(none.hubs)
     bare = Stretches.even(lines_of(merging.trees_, none.hubs), none, nodes=8)
     assert loads_of(bare, at).of("storage").tolist() == [0.0] * 8
@@ -121,7 +121,7 @@ def test_what_is_refused(start: Stretches) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(some=hubs(), nodes=st.integers(1, 9), seed=st.integers(0, 99), share=st.sampled_from([0.5, 1.0, 3.0]))
-def test_copies_are_in_proportion(some: Hubs, nodes: int, seed: int, share: float) -> None:
+def test_copies_are_in_proportion(some: AttributeLines, nodes: int, seed: int, share: float) -> None:
     stretches, _ = stretched(some, nodes, seed)
     at = np.random.default_rng(seed).integers(0, some.n_positions, (9, some.n_attributes))
     loads = loads_of(stretches, at)
@@ -171,7 +171,7 @@ def test_copies_go_to_those_that_have_least() -> None:
 
 def test_copies_do_what_balancing_cannot() -> None:
     """All events are at one of ten keys, so that they come to one machine whatever it hands on."""
-    held = hold(Positions(np.eye(10)[3], np.arange(10), np.arange(10)), Charges())
+    held = hold(LinePositions(np.eye(10)[3], np.arange(10), np.arange(10)), LineCharges())
     line = Line(0, np.eye(10)[3], held, np.zeros((10, 2), np.bool_))
     ten = Stretches([line], [np.arange(11.0)], [np.arange(10)])
     at = np.full((4, 1), 3)

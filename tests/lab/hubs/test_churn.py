@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges, Positions, hold
+from narrowcast.costs.line_positions import LineCharges, LinePositions, hold
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import Line, Links, Overlay, Stretches, Toll, churn, lines_of, register
-from narrowcast.planning.ranges.merging import Hubs, Merging
+from narrowcast.lab.hubs import Line, Links, MachineRings, Stretches, Toll, churn, lines_of, register
+from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.workloads import Intervals
 from support.hubs import hubs, stretched
 
@@ -19,7 +19,10 @@ def four() -> Stretches:
     """Four machines with a key each, that hold 4, 0, 2 and 2 segments."""
     at = [0] * 4 + [2] * 2 + [3] * 2
     line = Line(
-        0, np.full(4, 0.25), hold(Positions([0.25] * 4, at, at), Charges()), np.zeros((4, 2), np.bool_)
+        0,
+        np.full(4, 0.25),
+        hold(LinePositions([0.25] * 4, at, at), LineCharges()),
+        np.zeros((4, 2), np.bool_),
     )
     return Stretches([line], [np.arange(5.0)], [np.arange(4)])
 
@@ -73,7 +76,7 @@ def test_one_that_comes() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(some=hubs(), nodes=st.integers(2, 9), seed=st.integers(0, 99), data=st.data())
-def test_nothing_is_lost(some: Hubs, nodes: int, seed: int, data: st.DataObject) -> None:
+def test_nothing_is_lost(some: AttributeLines, nodes: int, seed: int, data: st.DataObject) -> None:
     stretches, _ = stretched(some, nodes, seed)
     leaving = data.draw(st.integers(0, nodes - 1))
     joining = data.draw(st.integers(0, nodes - leaving))
@@ -92,7 +95,7 @@ def test_nothing_is_lost(some: Hubs, nodes: int, seed: int, data: st.DataObject)
 def test_a_tree_that_has_lost_a_side_is_to_be_rotated() -> None:
     """Of 31 keys, those right of the root but one are on one machine; each of the others has one."""
     at = list(range(31))
-    line = Line(0, np.full(31, 1 / 31), hold(Positions([1 / 31] * 31, at, at), Charges()),
+    line = Line(0, np.full(31, 1 / 31), hold(LinePositions([1 / 31] * 31, at, at), LineCharges()),
                 np.zeros((31, 2), np.bool_))  # fmt: skip
     cuts = np.array([*map(float, range(17)), 31.0])
     stretches = Stretches([line], [cuts], [np.arange(17)])
@@ -120,10 +123,10 @@ def test_what_is_refused() -> None:
 
 def test_filters_are_looked_up_and_handed_to_each_key() -> None:
     """Of three keys the middle one hands down to the left: [0, 2] is in two pieces, [2, 2] in one."""
-    some = Hubs([[0.9, 0.05, 0.05]], first=[[0], [0]], last=[[1], [1]])
-    merging = Merging(charges=Charges(message=1.0, segment=0.01)).fit(some)
+    some = AttributeLines([[0.9, 0.05, 0.05]], first=[[0], [0]], last=[[1], [1]])
+    merging = Merging(charges=LineCharges(message=1.0, segment=0.01)).fit(some)
     assert merging.trees_[0].division.push_.astype(int).tolist() == [[0, 0], [1, 0], [0, 0]]
-    new = Hubs(some.density, first=[[0], [2]], last=[[2], [2]], weight=5.0)
+    new = AttributeLines(some.density, first=[[0], [2]], last=[[2], [2]], weight=5.0)
     links = Links(3, seed=0)
     found = register(merging.trees_, some, new, links, seed=4)
     assert found.pieces == 1.5
@@ -137,7 +140,7 @@ def test_filters_are_looked_up_and_handed_to_each_key() -> None:
 
 def test_filters_go_to_a_tree_that_there_is() -> None:
     workload = Intervals(n_subscriptions=900, attributes=3, seed=7)
-    overlay = Overlay.of(workload, nodes=16)
+    overlay = MachineRings.of(workload, nodes=16)
     merging = Merging(charges=overlay.charges()).fit(overlay.hubs)
     lo, hi = workload.ends()
     same = overlay.filters(lo, hi, 1.0)
@@ -151,13 +154,13 @@ def test_filters_go_to_a_tree_that_there_is() -> None:
     none = overlay.filters(lo[:0], hi[:0], 1.0)
     assert register(merging.trees_, overlay.hubs, none, Links(16)) == (Toll(), Toll(), 0.0)
     with pytest.raises(ParameterError, match=r"new filters are over 1 x 2 positions and trees over 3 x 16"):
-        register(merging.trees_, overlay.hubs, Hubs([[1.0, 1.0]], [[0]], [[1]]), Links(16))
+        register(merging.trees_, overlay.hubs, AttributeLines([[1.0, 1.0]], [[0]], [[1]]), Links(16))
 
 
 def test_ten_million_filters_on_many_machines() -> None:
     """A thousand machines, and filters that weigh: what is counted is by weight."""
     workload = Intervals(n_subscriptions=2000, attributes=2, represents=10_000_000, seed=1)
-    overlay = Overlay.of(workload, nodes=1000)
+    overlay = MachineRings.of(workload, nodes=1000)
     merging = Merging(charges=overlay.charges()).fit(overlay.hubs)
     lines = lines_of(merging.trees_, overlay.hubs)
     stretches = Stretches.even(lines, overlay, nodes=1000)

@@ -7,20 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from narrowcast.costs.positions import hold, tree_of
+from narrowcast.costs.line_positions import hold, tree_of
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import Overlay, evolve, traffic_of
+from narrowcast.lab.hubs import MachineRings, evolve, traffic_of
 from narrowcast.planning.ranges.merging import Merging
 from narrowcast.workloads import Intervals
 
 
 @pytest.fixture(scope="module")
-def overlay() -> Overlay:
-    return Overlay.of(Intervals(n_subscriptions=4000, attributes=5, seed=8), nodes=31)
+def overlay() -> MachineRings:
+    return MachineRings.of(Intervals(n_subscriptions=4000, attributes=5, seed=8), nodes=31)
 
 
 @pytest.mark.parametrize("kappa", [10.0, math.inf])
-def test_from_the_start_to_what_is_found_at_once(overlay: Overlay, kappa: float) -> None:
+def test_from_the_start_to_what_is_found_at_once(overlay: MachineRings, kappa: float) -> None:
     charges = overlay.charges(kappa=kappa, rate=120)
     found = list(evolve(overlay.hubs, charges, hours=10, rate=50_000, seed=2))
     assert [each.hour for each in found] == [i / 2 for i in range(21)]
@@ -37,7 +37,7 @@ def test_from_the_start_to_what_is_found_at_once(overlay: Overlay, kappa: float)
     assert found[-1].imbalance == pytest.approx(end.imbalance, rel=0.05)
 
 
-def test_one_tree_and_one_level_a_round(overlay: Overlay) -> None:
+def test_one_tree_and_one_level_a_round(overlay: MachineRings) -> None:
     charges = overlay.charges(rate=120)
     tree = tree_of(31)
     depth = tree.n_left + tree.n_right
@@ -60,7 +60,7 @@ def test_one_tree_and_one_level_a_round(overlay: Overlay) -> None:
         before = each
 
 
-def test_counts_differ_by_seed_and_rate(overlay: Overlay) -> None:
+def test_counts_differ_by_seed_and_rate(overlay: MachineRings) -> None:
     charges = overlay.charges(rate=1)
     one, two, other = (
         [each.messages for each in evolve(overlay.hubs, charges, hours=2, rate=1, seed=seed)]
@@ -73,22 +73,22 @@ def test_counts_differ_by_seed_and_rate(overlay: Overlay) -> None:
 
 
 def test_the_smallest() -> None:
-    one = Overlay.of(Intervals(n_subscriptions=9, attributes=1), nodes=1)
+    one = MachineRings.of(Intervals(n_subscriptions=9, attributes=1), nodes=1)
     found = list(evolve(one.hubs, one.charges(), hours=1, rate=10))
     assert [(len(each.lines), each.messages, each.segments) for each in found] == [(1, 0.0, 9.0)] * 3
-    none = Overlay.of(Intervals(n_subscriptions=0, attributes=2), nodes=4)
+    none = MachineRings.of(Intervals(n_subscriptions=0, attributes=2), nodes=4)
     assert [each.segments for each in evolve(none.hubs, none.charges(), hours=0.5)] == [0.0, 0.0]
     assert len(list(evolve(none.hubs, none.charges(), hours=0))) == 1
 
 
-def test_what_is_refused(overlay: Overlay) -> None:
+def test_what_is_refused(overlay: MachineRings) -> None:
     for given, said in (({"hours": -1}, "hours is -1"), ({"every": 0}, "every is 0; give a finite number"),
                         ({"rate": math.nan}, "rate is nan"), ({"seed": -1}, "seed is -1")):  # fmt: skip
         with pytest.raises(ParameterError, match=said):
             next(evolve(overlay.hubs, overlay.charges(), **given))
 
 
-def test_merging_step_by_step(overlay: Overlay) -> None:
+def test_merging_step_by_step(overlay: MachineRings) -> None:
     """One tree at a time from what is left comes to the same trees."""
     charges = overlay.charges()
     whole = Merging(charges=charges, seed=3).fit(overlay.hubs)

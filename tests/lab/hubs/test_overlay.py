@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import Overlay, imbalance
+from narrowcast.lab.hubs import MachineRings, imbalance
 from narrowcast.workloads import Intervals
 
 
 @pytest.fixture(scope="module")
-def overlay() -> Overlay:
-    return Overlay.of(Intervals(n_subscriptions=3000, attributes=3, represents=60_000, seed=2), nodes=32)
+def overlay() -> MachineRings:
+    return MachineRings.of(Intervals(n_subscriptions=3000, attributes=3, represents=60_000, seed=2), nodes=32)
 
 
-def test_a_filter_is_on_every_range_in_which_an_event_can_match(overlay: Overlay) -> None:
+def test_a_filter_is_on_every_range_in_which_an_event_can_match(overlay: MachineRings) -> None:
     events = Intervals(n_events=300, attributes=3, seed=2).values()
     at = overlay.positions(events)
     assert at.min() >= 0
@@ -37,7 +37,7 @@ def test_a_filter_is_on_every_range_in_which_an_event_can_match(overlay: Overlay
         assert (right >= overlay.hi[bounded, a]).all()
 
 
-def test_ranges_have_even_shares_of_events_and_ends(overlay: Overlay) -> None:
+def test_ranges_have_even_shares_of_events_and_ends(overlay: MachineRings) -> None:
     values = Intervals(n_events=20_000, attributes=3, seed=2).values()
     for a in range(3):
         ends = np.concatenate([end[np.isfinite(end[:, a]), a] for end in (overlay.lo, overlay.hi)])
@@ -48,12 +48,12 @@ def test_ranges_have_even_shares_of_events_and_ends(overlay: Overlay) -> None:
         np.testing.assert_allclose(overlay.hubs.density[a], found, atol=0.006)
 
 
-def test_matched_is_a_count_of_whole_boxes(overlay: Overlay) -> None:
+def test_matched_is_a_count_of_whole_boxes(overlay: MachineRings) -> None:
     inside = (overlay.lo < overlay.events[:, None]) & (overlay.events[:, None] <= overlay.hi)
     np.testing.assert_allclose(overlay.matched, 20.0 * inside.all(axis=2).sum(axis=1))
 
 
-def test_charges_are_by_the_even_share(overlay: Overlay) -> None:
+def test_charges_are_by_the_even_share(overlay: MachineRings) -> None:
     charges = overlay.charges(kappa=2, rate=120)
     assert (charges.capacity, charges.message) == (2 * 60_000 / 32, 120 * 256e3)
     assert overlay.charges(kappa=math.inf).capacity == overlay.charges(kappa=0).capacity == math.inf
@@ -61,7 +61,7 @@ def test_charges_are_by_the_even_share(overlay: Overlay) -> None:
         overlay.charges(kappa=-1)
 
 
-def test_agents_are_counted_once(overlay: Overlay) -> None:
+def test_agents_are_counted_once(overlay: MachineRings) -> None:
     """As drawn: 32 agents, of whom as many have a filter as there are different ones among 10 or 100."""
     rng = np.random.default_rng(0)
     for many in (10, 100):
@@ -70,7 +70,7 @@ def test_agents_are_counted_once(overlay: Overlay) -> None:
 
 
 def test_one_machine_has_everything() -> None:
-    overlay = Overlay.of(Intervals(n_subscriptions=20, attributes=2), nodes=1)
+    overlay = MachineRings.of(Intervals(n_subscriptions=20, attributes=2), nodes=1)
     assert overlay.hubs.density.tolist() == [[1.0], [1.0]]
     assert set(overlay.hubs.first.ravel()) <= {-1, 0}
     assert overlay.agents(np.array([0.0, 5.0])) == 0.5
@@ -79,7 +79,7 @@ def test_one_machine_has_everything() -> None:
 def test_bad_numbers() -> None:
     for given, said in (({"nodes": 0}, "nodes is 0"), ({"nodes": 4, "tried": 0}, "tried is 0")):
         with pytest.raises(ParameterError, match=said):
-            Overlay.of(Intervals(n_subscriptions=5), **given)
+            MachineRings.of(Intervals(n_subscriptions=5), **given)
 
 
 def test_imbalance() -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges, Positions, hold
+from narrowcast.costs.line_positions import LineCharges, LinePositions, hold
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import Line, Overlay, Stretches, lines_of, loads_of, overloaded, top
+from narrowcast.lab.hubs import Line, MachineRings, Stretches, lines_of, loads_of, overloaded, top
 from narrowcast.lab.hubs.paths import down, holders, visits
-from narrowcast.planning.ranges.merging import Hubs, Merging
+from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.workloads import Intervals
 from support.hubs import hubs, stretched
 
@@ -70,7 +70,7 @@ def slow_loads(stretches: Stretches, at: np.ndarray[Any, Any]) -> list[dict[str,
 
 @settings(max_examples=80, deadline=None)
 @given(some=hubs(), nodes=st.integers(1, 9), seed=st.integers(0, 99))
-def test_loads_are_those_of_events_sent_one_by_one(some: Hubs, nodes: int, seed: int) -> None:
+def test_loads_are_those_of_events_sent_one_by_one(some: AttributeLines, nodes: int, seed: int) -> None:
     stretches, _ = stretched(some, nodes, seed)
     at = np.random.default_rng(seed).integers(0, some.n_positions, (7, some.n_attributes))
     loads = loads_of(stretches, at)
@@ -91,7 +91,7 @@ def test_loads_are_those_of_events_sent_one_by_one(some: Hubs, nodes: int, seed:
 
 @settings(max_examples=60, deadline=None)
 @given(some=hubs(), seed=st.integers(0, 99))
-def test_a_piece_is_where_the_event_goes(some: Hubs, seed: int) -> None:
+def test_a_piece_is_where_the_event_goes(some: AttributeLines, seed: int) -> None:
     """The key that holds the piece of a filter which an event is in is among those that it comes to."""
     _, merging = stretched(some, 1, seed)
     for line in lines_of(merging.trees_, some):
@@ -124,7 +124,7 @@ def test_the_way_down() -> None:
 def line() -> Line:
     """Four keys that hold 4, 0, 2 and 2 segments, where nothing is divided."""
     first, last = [0] * 4 + [2] * 2 + [3] * 2, [0] * 4 + [2] * 2 + [3] * 2
-    held = hold(Positions([0.25] * 4, first, last), Charges())
+    held = hold(LinePositions([0.25] * 4, first, last), LineCharges())
     assert held.segments.tolist() == [4.0, 0.0, 2.0, 2.0]
     return Line(0, np.full(4, 0.25), held, np.zeros((4, 2), np.bool_))
 
@@ -141,7 +141,7 @@ def test_a_split_has_half_of_the_segments_on_either_side(line: Line) -> None:
     assert four.storage(0).tolist() == [2.0] * 4
     assert four.keys(0).tolist() == [1, 1, 1, 1]
     # Without segments, by length.
-    bare = Line(0, line.density, hold(Positions([0.25] * 4, [], []), Charges()), line.push)
+    bare = Line(0, line.density, hold(LinePositions([0.25] * 4, [], []), LineCharges()), line.push)
     empty = Stretches([bare], [np.array([0.0, 4.0])], [np.array([0])])
     assert empty.halved(0, [0]).tolist() == [2.0]
 
@@ -186,7 +186,7 @@ def test_bad_moves(line: Line) -> None:
 
 
 def test_even_ranges_are_as_wide() -> None:
-    overlay = Overlay.of(Intervals(n_subscriptions=500, attributes=2, seed=1), nodes=20)
+    overlay = MachineRings.of(Intervals(n_subscriptions=500, attributes=2, seed=1), nodes=20)
     merging = Merging(search="none", charges=overlay.charges()).fit(overlay.hubs)
     lines = lines_of(merging.trees_, overlay.hubs)
     stretches = Stretches.even(lines, overlay, nodes=10)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from narrowcast.costs.positions import Charges
+from narrowcast.costs.line_positions import LineCharges
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import SYSTEMS, DRTree, Overlay, traffic_of
+from narrowcast.lab.hubs import SYSTEMS, DRTree, MachineRings, traffic_of
 from narrowcast.planning.ranges.merging import Merging
 from narrowcast.workloads import Intervals
 
@@ -18,16 +18,16 @@ GB = 1e9
 
 
 @pytest.fixture(scope="module")
-def overlay() -> Overlay:
+def overlay() -> MachineRings:
     workload = Intervals(n_subscriptions=2000, attributes=4, represents=10_000_000, seed=3)
-    return Overlay.of(workload, nodes=64)
+    return MachineRings.of(workload, nodes=64)
 
 
 @pytest.mark.parametrize("system", ["cobas", "no-merging", "no-division", "start"])
 @pytest.mark.parametrize("kappa", [2.0, math.inf])
 def test_messages_are_those_of_events_sent_one_by_one(system: str, kappa: float) -> None:
     workload = Intervals(n_subscriptions=400, attributes=3, seed=4)
-    overlay = Overlay.of(workload, nodes=16)
+    overlay = MachineRings.of(workload, nodes=16)
     charges = overlay.charges(kappa=kappa)
     found = traffic_of(overlay, system, charges)
     search: Any = "none" if system in ("no-merging", "start") else "greedy"
@@ -53,7 +53,7 @@ def test_messages_are_those_of_events_sent_one_by_one(system: str, kappa: float)
     assert found.upkeep == pytest.approx(charges.segment * segments)
 
 
-def test_multi_1d_holds_a_filter_on_every_range(overlay: Overlay) -> None:
+def test_multi_1d_holds_a_filter_on_every_range(overlay: MachineRings) -> None:
     charges = overlay.charges()
     found = traffic_of(overlay, "multi-1d", charges)
     hubs = overlay.hubs
@@ -73,7 +73,7 @@ def test_multi_1d_holds_a_filter_on_every_range(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize("curve", ["centres", "ends"])
-def test_a_dr_tree_is_visited_where_boxes_hold_the_event(overlay: Overlay, curve: Any) -> None:
+def test_a_dr_tree_is_visited_where_boxes_hold_the_event(overlay: MachineRings, curve: Any) -> None:
     tree = DRTree.of(overlay.lo, overlay.hi, 64, curve=curve)
     assert [len(level) for level in tree.lo] == [64, 2, 1]
     assert tree.size.sum() == 2000
@@ -93,7 +93,7 @@ def test_a_dr_tree_is_visited_where_boxes_hold_the_event(overlay: Overlay, curve
     assert (found.lookups, found.replication, found.trees) == (6.0, 1.0, 1)
 
 
-def test_cobas_is_never_dearer_than_without_merging_or_undivided(overlay: Overlay) -> None:
+def test_cobas_is_never_dearer_than_without_merging_or_undivided(overlay: MachineRings) -> None:
     for kappa in (1, 2, 10, math.inf):
         charges = overlay.charges(kappa=kappa)
         found = {system: traffic_of(overlay, system, charges) for system in SYSTEMS}
@@ -106,7 +106,7 @@ def test_cobas_is_never_dearer_than_without_merging_or_undivided(overlay: Overla
         assert found["multi-1d"].delivery > found["cobas"].delivery == found["dr-tree"].delivery
 
 
-def test_one_tree_without_a_limit_is_a_central_server(overlay: Overlay) -> None:
+def test_one_tree_without_a_limit_is_a_central_server(overlay: MachineRings) -> None:
     """Fewest copies and the most uneven work: told together, for one without the other misleads."""
     few, endless = (
         traffic_of(overlay, "no-division", overlay.charges(kappa=kappa)) for kappa in (2, math.inf)
@@ -115,7 +115,7 @@ def test_one_tree_without_a_limit_is_a_central_server(overlay: Overlay) -> None:
     assert endless.imbalance > 2 * few.imbalance
 
 
-def test_caching_saves_lookups_alone(overlay: Overlay) -> None:
+def test_caching_saves_lookups_alone(overlay: MachineRings) -> None:
     charges = overlay.charges()
     for system in SYSTEMS:
         plain, half, known = (traffic_of(overlay, system, charges, cached=share) for share in (0.0, 0.5, 1.0))
@@ -124,24 +124,24 @@ def test_caching_saves_lookups_alone(overlay: Overlay) -> None:
 
 
 def test_one_machine() -> None:
-    overlay = Overlay.of(Intervals(n_subscriptions=30, attributes=2), nodes=1)
+    overlay = MachineRings.of(Intervals(n_subscriptions=30, attributes=2), nodes=1)
     for system in SYSTEMS:
-        found = traffic_of(overlay, system, Charges.of())
+        found = traffic_of(overlay, system, LineCharges.of())
         assert (found.copies, found.imbalance) == (0.0, 1.0)
 
 
 def test_no_filters() -> None:
-    overlay = Overlay.of(Intervals(n_subscriptions=0, attributes=2), nodes=8)
+    overlay = MachineRings.of(Intervals(n_subscriptions=0, attributes=2), nodes=8)
     for system in SYSTEMS:
         found = traffic_of(overlay, system, overlay.charges())
         assert (found.messages, found.upkeep, found.delivery) == (0.0, 0.0, 0.0)
 
 
-def test_bad_parameters(overlay: Overlay) -> None:
+def test_bad_parameters(overlay: MachineRings) -> None:
     with pytest.raises(ParameterError, match="system is 'mercury'; give one of multi-1d, dr-tree"):
-        traffic_of(overlay, "mercury", Charges())
+        traffic_of(overlay, "mercury", LineCharges())
     with pytest.raises(ParameterError, match="cached is 2; give a share from 0 to 1"):
-        traffic_of(overlay, "cobas", Charges(), cached=2)
+        traffic_of(overlay, "cobas", LineCharges(), cached=2)
 
 
 def mean(values: list[float]) -> float:
@@ -153,7 +153,9 @@ def test_the_targets_for_ten_attributes() -> None:
     """d = 10, N = 256, n = 5e4 that stand for 1e7, kappa = 10, five fresh seeds; GB a minute."""
     found: dict[str, list[float]] = {}
     for seed in range(100, 105):
-        overlay = Overlay.of(Intervals(n_subscriptions=50_000, represents=10_000_000, seed=seed), nodes=256)
+        overlay = MachineRings.of(
+            Intervals(n_subscriptions=50_000, represents=10_000_000, seed=seed), nodes=256
+        )
         for system in ("no-merging", "no-division", "cobas"):
             traffic = traffic_of(overlay, system, overlay.charges(kappa=10), seed=seed)
             found.setdefault(system, []).append(traffic.total / GB)
@@ -167,7 +169,7 @@ def test_the_targets_for_planetlab() -> None:
     """d = 10, N = 70, n = 1e5, 120 events a minute, five fresh seeds: copies of an event."""
     start, endless, limited = [], [], []
     for seed in range(100, 105):
-        overlay = Overlay.of(Intervals(n_subscriptions=100_000, seed=seed), nodes=70)
+        overlay = MachineRings.of(Intervals(n_subscriptions=100_000, seed=seed), nodes=70)
         charges, free = overlay.charges(kappa=10, rate=120), overlay.charges(kappa=math.inf, rate=120)
         start.append(traffic_of(overlay, "start", charges, seed=seed).copies)
         endless.append(traffic_of(overlay, "cobas", free, seed=seed).copies)

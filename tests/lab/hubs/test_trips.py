@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.hubs import Delays, DRTree, Links, Overlay, Trip, Trips, lines_of
+from narrowcast.lab.hubs import Delays, DRTree, Links, MachineRings, Trip, Trips, lines_of
 from narrowcast.planning.ranges.merging import Merging
 from narrowcast.workloads import Intervals
 
@@ -18,15 +18,15 @@ PLAIN = Delays(median_ms=0.0, mbit=8.0, size=1e6)
 
 
 @pytest.fixture(scope="module")
-def overlay() -> Overlay:
-    return Overlay.of(Intervals(n_subscriptions=1500, attributes=4, seed=6), nodes=32, tried=60)
+def overlay() -> MachineRings:
+    return MachineRings.of(Intervals(n_subscriptions=1500, attributes=4, seed=6), nodes=32, tried=60)
 
 
-def trips(overlay: Overlay, **given: object) -> Trips:
+def trips(overlay: MachineRings, **given: object) -> Trips:
     return Trips(overlay, Links(overlay.n_nodes, seed=2), **{"delays": PLAIN, "seed": 3, **given})  # type: ignore[arg-type]
 
 
-def test_only_filters_that_match_are_followed(overlay: Overlay) -> None:
+def test_only_filters_that_match_are_followed(overlay: MachineRings) -> None:
     found = trips(overlay, each=5)
     assert (np.bincount(found.event) <= 5).all()
     event = overlay.events[found.event]
@@ -38,7 +38,7 @@ def test_only_filters_that_match_are_followed(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize("way", ["optimal", "none"])
-def test_trees_take_a_lookup_one_more_hop_and_the_last(overlay: Overlay, way: str) -> None:
+def test_trees_take_a_lookup_one_more_hop_and_the_last(overlay: MachineRings, way: str) -> None:
     """Where a publisher has one tree to send to, seconds are those of hops and of copies sent before."""
     charges = overlay.charges(kappa=math.inf)
     merging = Merging(way=way, charges=charges).fit(overlay.hubs, alive=[1])  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_trees_take_a_lookup_one_more_hop_and_the_last(overlay: Overlay, way: st
         assert -1e-9 <= waited <= max(0, copies - 1) * on + 1e-9
 
 
-def test_an_agent_waits_for_the_last_attribute(overlay: Overlay) -> None:
+def test_an_agent_waits_for_the_last_attribute(overlay: MachineRings) -> None:
     charges = overlay.charges(kappa=math.inf)
     found = trips(overlay)
     trip = found.everywhere(charges)
@@ -79,7 +79,7 @@ def test_an_agent_waits_for_the_last_attribute(overlay: Overlay) -> None:
     assert spread.mean_hops > trip.mean_hops
 
 
-def test_boxes_take_their_height(overlay: Overlay) -> None:
+def test_boxes_take_their_height(overlay: MachineRings) -> None:
     found = trips(overlay)
     tree = DRTree.of(overlay.lo, overlay.hi, 32)
     assert len(tree.lo) == 2
@@ -96,7 +96,7 @@ def test_boxes_take_their_height(overlay: Overlay) -> None:
     assert (trip.seconds - trip.hops <= many[found.event] - 1 + 1e-9).all()
 
 
-def test_recalling_makes_trips_shorter(overlay: Overlay) -> None:
+def test_recalling_makes_trips_shorter(overlay: MachineRings) -> None:
     merging = Merging(charges=overlay.charges()).fit(overlay.hubs)
     lines = lines_of(merging.trees_, overlay.hubs)
     plain, cached = (trips(overlay, room=room) for room in (0, 32))
@@ -105,7 +105,7 @@ def test_recalling_makes_trips_shorter(overlay: Overlay) -> None:
     assert cached.everywhere(charges).mean_hops < plain.everywhere(charges).mean_hops
 
 
-def test_the_last_is_the_most_of_an_event(overlay: Overlay) -> None:
+def test_the_last_is_the_most_of_an_event(overlay: MachineRings) -> None:
     found = trips(overlay)
     values = np.random.default_rng(0).random(len(found.event))
     most = [values[found.event == event].max() for event in np.unique(found.event)]
@@ -121,7 +121,7 @@ def test_delays_are_drawn_for_each_hop() -> None:
     assert Delays(mbit=10).sending == pytest.approx(256e3 * 8 / 1e7)
 
 
-def test_the_same_seed_is_the_same(overlay: Overlay) -> None:
+def test_the_same_seed_is_the_same(overlay: MachineRings) -> None:
     one, two, other = (
         trips(overlay, seed=seed, delays=Delays()).everywhere(overlay.charges()) for seed in (1, 1, 2)
     )
@@ -130,18 +130,18 @@ def test_the_same_seed_is_the_same(overlay: Overlay) -> None:
 
 
 def test_the_smallest() -> None:
-    one = Overlay.of(Intervals(n_subscriptions=20, attributes=2), nodes=1, tried=10)
+    one = MachineRings.of(Intervals(n_subscriptions=20, attributes=2), nodes=1, tried=10)
     merging = Merging(charges=one.charges()).fit(one.hubs)
     trip = trips(one).trees(lines_of(merging.trees_, one.hubs), merging.home_)
     assert set(trip.hops.tolist()) <= {1.0}
-    none = Overlay.of(Intervals(n_subscriptions=0, attributes=2), nodes=4, tried=10)
+    none = MachineRings.of(Intervals(n_subscriptions=0, attributes=2), nodes=4, tried=10)
     found = trips(none)
     trip = found.everywhere(none.charges())
     assert (trip.mean_hops, trip.mean_seconds, found.last(trip.hops)) == (0.0, 0.0, 0.0)
     assert Trip(np.array([2.0, 4.0]), np.array([1.0, 2.0])).mean_hops == 3
 
 
-def test_what_is_refused(overlay: Overlay) -> None:
+def test_what_is_refused(overlay: MachineRings) -> None:
     with pytest.raises(ParameterError, match="mbit is 0; give a finite number above 0"):
         Delays(mbit=0)
     with pytest.raises(ParameterError, match="spread is -1; give a finite number of at least 0"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from narrowcast import ChannelPlan
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay import Charged, Overlay, Tree, channel_keys
+from narrowcast.lab.overlay import Charged, OverlayRing, ScribeTree, channel_keys
 from narrowcast.model.interest import Interest
 from narrowcast.planning.baselines.simple import PerFlow
 
@@ -29,7 +29,7 @@ def rebuilt(charged: Charged, interest: Interest, plan: ChannelPlan, model: Over
             continue
         mine = [c, *np.flatnonzero(plan.parent == c).tolist()]
         who = np.flatnonzero(listens[:, mine].any(axis=1)).tolist()
-        links[c] = Tree(charged.ring, keys[c], [number[plan.subscribers[i].as_py()] for i in who]).links
+        links[c] = ScribeTree(charged.ring, keys[c], [number[plan.subscribers[i].as_py()] for i in who]).links
         flows[c] = carries[:, mine].any(axis=1).sum()
         maintenance += links[c] + (float(model.tied(flows[c])) if flows[c] >= 2 else 0.0)
     maintenance += plan.unicast.nnz * float(model.maintained(1))
@@ -79,7 +79,7 @@ def test_charged_is_rebuilt(
     rng = np.random.default_rng(seed)
     names, flows = [f"s{i:03}" for i in rng.permutation(900)[:40].tolist()], ["b", "d", "f"]
     model = Overall(cost_a="sqrt", cost_n=0.5, interval=100.0)
-    overlay = Overlay(nodes=nodes, churn=churn, seed=seed, leaves=4)
+    overlay = OverlayRing(nodes=nodes, churn=churn, seed=seed, leaves=4)
     charged = Charged(overlay, model, *drawn(rng, names, flows, two_levels), seconds=1000.0)
     first = charged.subscribers.to_pylist()
     for more in coming:
@@ -101,7 +101,10 @@ def test_charged_is_rebuilt(
         wants = interest.wants.toarray()
         keys = channel_keys(len(flows), seed=seed)
         links = np.array(
-            [Tree(charged.ring, keys[c], np.array(nodes_of)[wants[:, f]]).links for f, c in enumerate(of)]
+            [
+                ScribeTree(charged.ring, keys[c], np.array(nodes_of)[wants[:, f]]).links
+                for f, c in enumerate(of)
+            ]
         )
         assert row["tree_per_flow_maintenance"] == links.sum()
         assert row["tree_per_flow_dissemination"] == pytest.approx(interest.rate * 100 @ (0.5 + links))
@@ -114,7 +117,7 @@ def test_exact_costs_where_all_are_neighbours() -> None:
     """On a ring within one leaf set a member is a link, but for the root, if it is one."""
     interest = Interest(np.ones((6, 2)), rate=[0.5, 0.25])
     together = ChannelPlan(carries=[[1], [1]], listens=np.ones((6, 1)))
-    overlay = Overlay(nodes=12, seed=3)
+    overlay = OverlayRing(nodes=12, seed=3)
     charged = Charged(overlay, Overall(interval=1), interest, together, seconds=10.0)
     root = int(charged.ring.closest(charged.trees.keys)[0])
     assert root >= 6  # a helper
@@ -137,7 +140,7 @@ def test_exact_costs_where_all_are_neighbours() -> None:
 
 def test_whoever_comes_has_the_next_node() -> None:
     one = Interest([[1], [1]], subscribers=["k", "m"], flows=["x"])
-    charged = Charged(Overlay(nodes=3), Overall(), one, PerFlow().fit(one).plan_, seconds=360.0)
+    charged = Charged(OverlayRing(nodes=3), Overall(), one, PerFlow().fit(one).plan_, seconds=360.0)
     two = Interest([[0], [1], [0], [1]], subscribers=["a", "k", "m", "z"], flows=["x"])
     row = charged.window(two, PerFlow().fit(two).plan_)
     assert charged.subscribers.to_pylist() == ["k", "m", "a", "z"]
@@ -155,7 +158,7 @@ def test_churn_is_the_same_for_the_same_seed() -> None:
     plan = PerFlow().fit(interest).plan_
     rows = []
     for seed in (1, 1, 2):
-        charged = Charged(Overlay(churn=4, seed=seed), Overall(), interest, plan, seconds=360.0)
+        charged = Charged(OverlayRing(churn=4, seed=seed), Overall(), interest, plan, seconds=360.0)
         rows.append([charged.window(interest, plan) for _ in range(3)])
         assert all(row["churn_rejoin"] > 0 and row["churn_repair"] > 0 for row in rows[-1])
         # A channel for each flow, in both ways.
@@ -172,21 +175,21 @@ def test_churn_is_the_same_for_the_same_seed() -> None:
 def test_overlays_that_cannot_be() -> None:
     for name, value in (("nodes", 0), ("nodes", 1.5), ("churn", -1), ("churn", True), ("seed", -1)):
         with pytest.raises(ParameterError, match=f"{name} is {value}"):
-            Overlay(**{name: value})  # type: ignore[arg-type]
+            OverlayRing(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="digit_bits is 3"):
-        Overlay(digit_bits=3)
+        OverlayRing(digit_bits=3)
     with pytest.raises(ParameterError, match="leaves is 5"):
-        Overlay(leaves=5)
+        OverlayRing(leaves=5)
     with pytest.raises(ParameterError, match=r"nodes is 5 and there are 6 subscribers.*; give 6 at least"):
-        Overlay(nodes=5).ring(6)
+        OverlayRing(nodes=5).ring(6)
     with pytest.raises(ParameterError, match=r"churn is 6 and the ring has 6 nodes.*; give 5 at most"):
-        Overlay(churn=6).ring(6)
-    assert Overlay(churn=5).ring(6).n_nodes == 6
-    assert Overlay().ring(0).n_nodes == 1
+        OverlayRing(churn=6).ring(6)
+    assert OverlayRing(churn=5).ring(6).n_nodes == 6
+    assert OverlayRing().ring(0).n_nodes == 1
 
 
 def test_a_plan_for_others() -> None:
     interest = Interest([[1], [1]])
     plan = PerFlow().fit(Interest([[1]], subscribers=[7])).plan_
     with pytest.raises(ParameterError, match="has a subscriber 7 that the interest does not know"):
-        Charged(Overlay(), Overall(), interest, plan, seconds=360.0)
+        Charged(OverlayRing(), Overall(), interest, plan, seconds=360.0)

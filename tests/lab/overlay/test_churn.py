@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay import Ring, Tree, Upkeep, channel_keys, churn
+from narrowcast.lab.overlay import OverlayUpkeep, Ring, ScribeTree, channel_keys, churn
 
 RINGS = [Ring(n, seed=n, leaves=4) for n in (2, 12, 60, 300)]
 
 
-def edges(tree: Tree) -> set[tuple[int, int]]:
+def edges(tree: ScribeTree) -> set[tuple[int, int]]:
     child = np.flatnonzero(tree.parent >= 0)
     return set(zip(child.tolist(), tree.parent[child].tolist(), strict=True))
 
 
-def planted(ring: Ring, seed: int, n_trees: int = 3) -> list[Tree]:
+def planted(ring: Ring, seed: int, n_trees: int = 3) -> list[ScribeTree]:
     rng = np.random.default_rng(seed)
     return [
-        Tree(ring, key, rng.choice(ring.n_nodes, int(rng.integers(0, ring.n_nodes)), replace=False))
+        ScribeTree(ring, key, rng.choice(ring.n_nodes, int(rng.integers(0, ring.n_nodes)), replace=False))
         for key in channel_keys(n_trees, seed=seed)
     ]
 
@@ -32,7 +32,7 @@ def test_all_who_are_left_are_reached(ring: Ring, share: float, joining: int, se
     after = churn(ring, trees, leaving=int(share * ring.n_nodes), joining=joining, seed=seed)
     assert after.ring.n_nodes == ring.n_nodes - len(after.left) + joining
     gone = set(after.left.tolist())
-    total = Upkeep()
+    total = OverlayUpkeep()
     for old, new in zip(trees, after.trees, strict=True):
         assert new.ring is after.ring
         assert new.subscribers.tolist() == [v for v in old.subscribers.tolist() if v not in gone]
@@ -43,12 +43,12 @@ def test_all_who_are_left_are_reached(ring: Ring, share: float, joining: int, se
                     break
                 v = int(new.parent[v])
             assert v == new.root
-        rebuilt = Tree(after.ring, old.key, new.subscribers)
+        rebuilt = ScribeTree(after.ring, old.key, new.subscribers)
         assert edges(new) == edges(rebuilt)
         assert after.ring.alive[new.nodes].all()
         # Counted link by link.
         before, now = edges(old), edges(new)
-        total += Upkeep(
+        total += OverlayUpkeep(
             keep_alive=sum(above not in gone for _, above in before),
             detect=sum(above in gone and child not in gone for child, above in before),
             rejoin=len(now - before),
@@ -66,14 +66,14 @@ def test_nothing_happens_but_keep_alives() -> None:
     ring = RINGS[-1]
     trees = planted(ring, 1)
     after = churn(ring, trees)
-    assert after.messages == Upkeep(keep_alive=sum(tree.links for tree in trees))
+    assert after.messages == OverlayUpkeep(keep_alive=sum(tree.links for tree in trees))
     assert after.messages.total == after.messages.keep_alive
     assert [edges(tree) for tree in after.trees] == [edges(tree) for tree in trees]
 
 
 def test_a_root_that_fails() -> None:
     ring = Ring(300, seed=4)
-    tree = Tree(ring, channel_keys(1)[0], np.arange(0, 300, 3))
+    tree = ScribeTree(ring, channel_keys(1)[0], np.arange(0, 300, 3))
     after = churn(ring, [tree], leaving=[tree.root])
     new = after.trees[0]
     assert after.left.tolist() == [tree.root]
@@ -89,7 +89,7 @@ def test_an_end_that_fails_takes_its_helpers_along() -> None:
     key = channel_keys(1, seed=9)[0]
     parents, root = ring.parents(key), int(ring.closest(key))
     far = next(int(v) for v in ring.nodes if v != root and parents[v] != root)
-    tree = Tree(ring, key, [far])
+    tree = ScribeTree(ring, key, [far])
     after = churn(ring, [tree], leaving=[far])
     assert after.trees[0].links == 0
     # Its parent and those above it, one by one.
@@ -133,14 +133,14 @@ def test_the_same_seed_is_the_same_churn() -> None:
 
 
 def test_round_after_round() -> None:
-    ring, total = Ring(100, seed=6), Upkeep()
+    ring, total = Ring(100, seed=6), OverlayUpkeep()
     trees = planted(ring, 6)
     for turn in range(5):
         after = churn(ring, trees, leaving=10, joining=10, seed=turn)
         ring, total = after.ring, total + after.messages
         trees = [tree.join(after.came)[0] for tree in after.trees]
     assert (ring.n_nodes, len(ring.ids)) == (100, 150)
-    assert all(edges(tree) == edges(Tree(ring, tree.key, tree.subscribers)) for tree in trees)
+    assert all(edges(tree) == edges(ScribeTree(ring, tree.key, tree.subscribers)) for tree in trees)
     assert (
         total.total
         == total.keep_alive + total.detect + total.rejoin + total.repair + total.join + total.leave
@@ -168,4 +168,4 @@ def test_churn_that_cannot_be() -> None:
     with pytest.raises(ParameterError, match="node 12 is outside the ring"):
         churn(ring, leaving=[12])
     with pytest.raises(ParameterError, match="is not on this Ring\\(10 nodes"):
-        churn(ring, [Tree(Ring(10), 1)])
+        churn(ring, [ScribeTree(Ring(10), 1)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay import Forest, Ring, Tree, Upkeep, channel_keys, links
+from narrowcast.lab.overlay import ChannelForest, OverlayUpkeep, Ring, ScribeTree, channel_keys, links
 
 #: Small leaf sets and digits, so that messages go every way that there is.
 RINGS = [
@@ -20,20 +20,20 @@ RINGS = [
 WINDOWS = st.tuples(st.sampled_from([0, 1, 9]), st.sampled_from([0.0, 0.03, 0.3, 1.0]), st.floats(0, 1))
 
 
-def edges(tree: Tree) -> set[tuple[int, int]]:
+def edges(tree: ScribeTree) -> set[tuple[int, int]]:
     child = np.flatnonzero(tree.parent >= 0)
     return set(zip(child.tolist(), tree.parent[child].tolist(), strict=True))
 
 
-def rebuilt(forest: Forest) -> list[Tree]:
+def rebuilt(forest: ChannelForest) -> list[ScribeTree]:
     """The same trees, each built from nothing."""
     return [
-        Tree(forest.ring, key, np.flatnonzero(member))
+        ScribeTree(forest.ring, key, np.flatnonzero(member))
         for key, member in zip(forest.keys, forest.member, strict=True)
     ]
 
 
-def assert_same(forest: Forest, trees: list[Tree]) -> None:
+def assert_same(forest: ChannelForest, trees: list[ScribeTree]) -> None:
     for k, tree in enumerate(trees):
         assert forest.parent[k].tolist() == tree.parent.tolist()
         assert forest.children[k].tolist() == tree.children.tolist()
@@ -43,11 +43,11 @@ def assert_same(forest: Forest, trees: list[Tree]) -> None:
     assert forest.helpers.tolist() == [tree.n_helpers if tree.n_subscribers else 0 for tree in trees]
 
 
-def moved(before: Tree, now: Tree, fresh: set[int]) -> Upkeep:
+def moved(before: ScribeTree, now: ScribeTree, fresh: set[int]) -> OverlayUpkeep:
     """Messages counted link by link; a link that touches a node which failed is another afterwards."""
     was = edges(before)
     stay = {edge for edge in was if not fresh & set(edge)}
-    return Upkeep(
+    return OverlayUpkeep(
         keep_alive=sum(above not in fresh for _, above in was),
         detect=sum(above in fresh and child not in fresh for child, above in was),
         rejoin=len(edges(now) - stay),
@@ -58,7 +58,7 @@ def moved(before: Tree, now: Tree, fresh: set[int]) -> Upkeep:
 @given(st.sampled_from(RINGS), st.lists(WINDOWS, min_size=1, max_size=4), st.integers(0, 1000))
 def test_kept_up_is_rebuilt(ring: Ring, windows: list[tuple[int, float, float]], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    forest = Forest(ring, seed=seed)
+    forest = ChannelForest(ring, seed=seed)
     for turn, (more, failing, share) in enumerate(windows):
         n = forest.ring.n_nodes
         before = rebuilt(forest)
@@ -69,7 +69,7 @@ def test_kept_up_is_rebuilt(ring: Ring, windows: list[tuple[int, float, float]],
         assert_same(forest, now)
         fresh = {*failed.tolist(), *range(n, n + more)}
         pairs = zip(before, now, strict=True)
-        assert messages == sum((moved(old, tree, fresh) for old, tree in pairs), Upkeep())
+        assert messages == sum((moved(old, tree, fresh) for old, tree in pairs), OverlayUpkeep())
         listens = rng.random((n + int(rng.integers(more + 1)), int(rng.integers(0, 5)))) < share
         joined, left = forest.follow(listens)
         padded = np.zeros((forest.n_channels, new.n_nodes), np.bool_)
@@ -78,7 +78,7 @@ def test_kept_up_is_rebuilt(ring: Ring, windows: list[tuple[int, float, float]],
         trees = rebuilt(forest)
         assert_same(forest, trees)
         for k, tree in enumerate(trees):
-            old = now[k] if k < len(now) else Tree(new, forest.keys[k])
+            old = now[k] if k < len(now) else ScribeTree(new, forest.keys[k])
             met, hops = old.join(np.flatnonzero(tree.member & ~old.member))
             last, pruned = met.leave(np.flatnonzero(old.member & ~tree.member))
             assert edges(last) == edges(tree)
@@ -88,7 +88,7 @@ def test_kept_up_is_rebuilt(ring: Ring, windows: list[tuple[int, float, float]],
 
 def test_a_few_that_fail_on_a_larger_ring() -> None:
     """Most ways stay, and those that do not are found: by leaves, by tables, and by a root that changes."""
-    forest, rng = Forest(Ring(1500, seed=3), seed=3), np.random.default_rng(3)
+    forest, rng = ChannelForest(Ring(1500, seed=3), seed=3), np.random.default_rng(3)
     forest.follow(rng.random((1500, 12)) < rng.random(12))
     roots = forest.ring.closest(forest.keys)
     for turn in range(10):
@@ -101,7 +101,7 @@ def test_a_few_that_fail_on_a_larger_ring() -> None:
 def test_a_ring_that_outgrows_its_leaf_sets() -> None:
     """Where everybody was everybody's leaf, ways to the root say nothing about routing tables."""
     for seed in range(30):
-        forest = Forest(Ring(9, seed=seed, digit_bits=1, leaves=8), seed=seed)
+        forest = ChannelForest(Ring(9, seed=seed, digit_bits=1, leaves=8), seed=seed)
         forest.follow(np.ones((9, 9)))
         forest.move(forest.ring.joined(20))
         assert_same(forest, rebuilt(forest))
@@ -110,7 +110,7 @@ def test_a_ring_that_outgrows_its_leaf_sets() -> None:
 def test_exactly_where_everybody_knows_everybody() -> None:
     """Within a leaf set every node is one hop from the root."""
     ring = Ring(10, seed=5)
-    forest = Forest(ring, seed=1)
+    forest = ChannelForest(ring, seed=1)
     root = int(ring.closest(channel_keys(1, seed=1))[0])
     others = [node for node in range(10) if node != root]
     listens = np.zeros((10, 1), np.bool_)
@@ -125,28 +125,28 @@ def test_exactly_where_everybody_knows_everybody() -> None:
     # One of three leaves of the tree fails, and the one that comes in its place joins in its place.
     messages = forest.move(ring.renewed([others[1]]))
     assert int(forest.ring.closest(forest.keys)[0]) == root
-    assert messages == Upkeep(keep_alive=3, rejoin=1)
+    assert messages == OverlayUpkeep(keep_alive=3, rejoin=1)
     assert forest.links.tolist() == [3]
     # The root fails: nobody is there to send keep-alives, and the new one has not subscribed.
-    after = Forest(ring, seed=1)
+    after = ChannelForest(ring, seed=1)
     after.follow(listens)
     messages = after.move(ring.renewed([root]))
     assert not after.member[0, int(after.ring.closest(after.keys)[0])]
-    assert messages == Upkeep(detect=3, rejoin=4)
+    assert messages == OverlayUpkeep(detect=3, rejoin=4)
     assert (after.links.tolist(), after.helpers.tolist()) == ([4], [1])
 
 
 def test_nothing_changes() -> None:
-    forest = Forest(RINGS[4])
+    forest = ChannelForest(RINGS[4])
     listens = np.random.default_rng(1).random((120, 3)) < 0.4
     forest.follow(listens)
     assert [each.tolist() for each in forest.follow(listens)] == [[0, 0, 0], [0, 0, 0]]
-    assert forest.move(forest.ring) == Upkeep(keep_alive=int(forest.links.sum()))
+    assert forest.move(forest.ring) == OverlayUpkeep(keep_alive=int(forest.links.sum()))
     assert repr(forest) == f"Forest(3 channels, {forest.links.sum()} links, {forest.ring})"
 
 
 def test_a_channel_keeps_its_key() -> None:
-    forest = Forest(RINGS[4], seed=9)
+    forest = ChannelForest(RINGS[4], seed=9)
     forest.follow(np.ones((4, 2)))
     first = forest.keys.tolist()
     forest.follow(np.ones((4, 5)))
@@ -162,17 +162,17 @@ def test_a_channel_keeps_its_key() -> None:
 
 def test_forests_that_cannot_be() -> None:
     ring = Ring(10)
-    forest = Forest(ring)
+    forest = ChannelForest(ring)
     with pytest.raises(ParameterError, match="subscriber 10 is outside the ring; nodes are 0 to 9"):
         forest.follow(np.ones((11, 1)))
     with pytest.raises(ParameterError, match="node 3 has left the ring; let another take its number"):
         forest.move(ring.without([3]))
     with pytest.raises(ParameterError, match="node 0 has left the ring"):
-        Forest(ring.without([0]))
+        ChannelForest(ring.without([0]))
     with pytest.raises(ParameterError, match="the ring has 9 nodes and had 10"):
         forest.move(Ring(9))
     for other in (Ring(10, seed=1), Ring(10, digit_bits=2), Ring(10, leaves=4)):
         with pytest.raises(ParameterError, match="is not made from this Ring\\(10 nodes"):
             forest.move(other)
     with pytest.raises(ParameterError, match="seed is -1"):
-        Forest(ring, seed=-1)
+        ChannelForest(ring, seed=-1)

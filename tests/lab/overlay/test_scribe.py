@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from narrowcast import ChannelPlan
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay import Ring, Tree, channel_keys, links, measured
+from narrowcast.lab.overlay import Ring, ScribeTree, channel_keys, links, measured
 
 RINGS = [
     Ring(n, seed=n, digit_bits=bits, leaves=4) for n, bits in [(1, 4), (2, 4), (40, 2), (150, 4), (400, 1)]
@@ -34,7 +34,7 @@ def audiences(draw: st.DrawFn) -> tuple[Ring, int, list[int]]:
     return ring, key, draw(st.lists(st.integers(0, ring.n_nodes - 1), max_size=60, unique=True))
 
 
-def same(one: Tree, other: Tree) -> bool:
+def same(one: ScribeTree, other: ScribeTree) -> bool:
     return all(
         np.array_equal(getattr(one, name), getattr(other, name)) for name in ("parent", "children", "member")
     )
@@ -43,7 +43,7 @@ def same(one: Tree, other: Tree) -> bool:
 @given(audiences())
 def test_a_tree_is_the_union_of_routes(case: tuple[Ring, int, list[int]]) -> None:
     ring, key, who = case
-    tree, edges = Tree(ring, key, who), union(*case)
+    tree, edges = ScribeTree(ring, key, who), union(*case)
     child = np.flatnonzero(tree.parent >= 0)
     assert set(zip(child.tolist(), tree.parent[child].tolist(), strict=True)) == edges
     assert tree.root == int(ring.closest(key))
@@ -70,18 +70,18 @@ def test_a_tree_is_the_union_of_routes(case: tuple[Ring, int, list[int]]) -> Non
 @given(audiences(), st.data())
 def test_one_by_one_is_the_same_as_at_once(case: tuple[Ring, int, list[int]], data: st.DataObject) -> None:
     ring, key, who = case
-    tree = Tree(ring, key)
+    tree = ScribeTree(ring, key)
     for node in who:
         before = tree
         tree, messages = tree.join([node])
         assert messages.tolist() == [tree.links - before.links]
-    assert same(tree, Tree(ring, key, who))
-    at_once, messages = Tree(ring, key).join(who)
+    assert same(tree, ScribeTree(ring, key, who))
+    at_once, messages = ScribeTree(ring, key).join(who)
     assert same(at_once, tree)
     assert messages.sum() == tree.links
     going = data.draw(st.permutations(who))[: len(who) // 2]
     fewer, messages = tree.leave(going)
-    assert same(fewer, Tree(ring, key, [node for node in who if node not in going]))
+    assert same(fewer, ScribeTree(ring, key, [node for node in who if node not in going]))
     assert messages.sum() == tree.links - fewer.links
     for node in going:
         before = tree
@@ -99,7 +99,7 @@ def test_joins_and_leaves_by_hand() -> None:
     root = int(ring.closest(key))
     far = next(int(v) for v in ring.nodes if v != root and parents[v] != root)
     helper = int(parents[far])
-    tree, messages = Tree(ring, key).join([far, helper, root])
+    tree, messages = ScribeTree(ring, key).join([far, helper, root])
     # The helper and the root are in the tree when they subscribe.
     assert messages.tolist() == [len(ring.routes([far], [key]).node) - 1, 0, 0]
     assert tree.n_helpers == tree.size - 3
@@ -110,7 +110,7 @@ def test_joins_and_leaves_by_hand() -> None:
 
 
 def test_a_tree_does_not_change() -> None:
-    tree = Tree(Ring(50, seed=1), 7, [1, 2])
+    tree = ScribeTree(Ring(50, seed=1), 7, [1, 2])
     tree.join([3])
     tree.leave([1])
     assert tree.subscribers.tolist() == [1, 2]
@@ -124,7 +124,7 @@ def test_a_tree_does_not_change() -> None:
 def test_links_of_many(ring: Ring, n_channels: int, seed: int) -> None:
     listens = np.random.default_rng(seed).random((ring.n_nodes, n_channels)) < 0.1
     keys = channel_keys(n_channels, seed=seed)
-    wanted = [Tree(ring, keys[c], np.flatnonzero(listens[:, c])).links for c in range(n_channels)]
+    wanted = [ScribeTree(ring, keys[c], np.flatnonzero(listens[:, c])).links for c in range(n_channels)]
     assert links(ring, keys, listens).tolist() == wanted
 
 
@@ -151,7 +151,7 @@ def test_measured_costs(digit_bits: int) -> None:
     assert (np.diff(np.diff(table.costs) / np.diff(table.sizes)) < 0).all()
     rng = np.random.default_rng(0)
     trees = [
-        Tree(Ring(300, seed=seed, digit_bits=digit_bits), key, rng.choice(300, 50, replace=False)).links
+        ScribeTree(Ring(300, seed=seed, digit_bits=digit_bits), key, rng.choice(300, 50, replace=False)).links
         for seed in range(4)
         for key in channel_keys(30, seed=seed)
     ]
@@ -168,10 +168,10 @@ def test_measured_costs(digit_bits: int) -> None:
 def test_subscribers_that_cannot_be() -> None:
     ring = Ring(10)
     with pytest.raises(ParameterError, match="subscriber 10 is outside the ring; nodes are 0 to 9"):
-        Tree(ring, 1, [10])
+        ScribeTree(ring, 1, [10])
     with pytest.raises(ParameterError, match="subscriber 4 is named twice; name each once"):
-        Tree(ring, 1, [4, 5, 4])
-    tree = Tree(ring, 1, [4, 5])
+        ScribeTree(ring, 1, [4, 5, 4])
+    tree = ScribeTree(ring, 1, [4, 5])
     with pytest.raises(ParameterError, match="subscriber 6 is named twice"):
         tree.join([6, 6])
     with pytest.raises(ParameterError, match="node 5 has subscribed already"):
@@ -179,7 +179,7 @@ def test_subscribers_that_cannot_be() -> None:
     with pytest.raises(ParameterError, match="node 6 has not subscribed; let those leave that have"):
         tree.leave([4, 6])
     with pytest.raises(ParameterError, match="subscriber 4 has left the ring"):
-        Tree(ring.without([4]), 1, [4])
+        ScribeTree(ring.without([4]), 1, [4])
 
 
 def test_links_that_cannot_be() -> None:

@@ -13,19 +13,19 @@ from scipy.spatial.distance import cdist
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spark.spectral import grouped, levels_for, parts_of, spectral_clusters
-from narrowcast.lab.spark.spectral_levels import Levels, Shape, points_in
+from narrowcast.lab.spark.spectral_levels import LevelShape, SpectralLevels, points_in
 from narrowcast.lab.spark.spectral_means import Chart, settled
 from narrowcast.lab.spectral import Ncut, Rassoc
 from narrowcast.lab.spectral.kmeans import kmeans
-from narrowcast.lab.spectral.parts import Parts
-from narrowcast.lab.spectral.points import Points
-from narrowcast.lab.spectral.space import Association, Cut, Space
+from narrowcast.lab.spectral.parts import ConnectedParts
+from narrowcast.lab.spectral.points import SpectralPoints
+from narrowcast.lab.spectral.space import Association, EmbeddingSpace, SpaceCut
 from narrowcast.lab.spectral.tree import sizes
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import recent, relation
+from narrowcast.spark.planning.interest_rows import flows_of, rows_of
 from narrowcast.spark.planning.plan import make_plan
-from narrowcast.spark.planning.wants import flows_of, rows_of
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads import Hotspots
 from support.command import document
@@ -131,19 +131,21 @@ def test_it_does_not_matter_how_tables_are_cut(spark: SparkSession) -> None:
     assert len(set(one.tolist())) == 7
 
 
-def levels_of(spark: SparkSession, wants: Any, space: Space, groups: int, landmarks: float) -> Levels:
+def levels_of(
+    spark: SparkSession, wants: Any, space: EmbeddingSpace, groups: int, landmarks: float
+) -> SpectralLevels:
     """Levels of those who want something, two of them."""
     rows = wanted(spark, named(wants)).persist()
     parts = parts_of(rows, wants.shape[1], None)
-    shape = Shape(space, wants.shape[1], None, landmarks, 6, 0, sizes(groups, landmarks, 2))
-    levels = Levels(grouped(rows, groups, 0), shape, parts)
+    shape = LevelShape(space, wants.shape[1], None, landmarks, 6, 0, sizes(groups, landmarks, 2))
+    levels = SpectralLevels(grouped(rows, groups, 0), shape, parts)
     levels.climb()
     return levels
 
 
-@pytest.mark.parametrize("space", [Association(dimensions=5), Cut(dimensions=5)], ids=["rassoc", "ncut"])
+@pytest.mark.parametrize("space", [Association(dimensions=5), SpaceCut(dimensions=5)], ids=["rassoc", "ncut"])
 def test_one_group_with_all_landmarks_equals_the_centralised_result(
-    spark: SparkSession, space: Space
+    spark: SparkSession, space: EmbeddingSpace
 ) -> None:
     wants = matched(120, 40)
     wants = wants[wants.any(axis=1)]
@@ -162,10 +164,10 @@ def test_sums_over_all_rows_move_centres_as_k_means_does(spark: SparkSession) ->
     levels = levels_of(spark, wants, Association(dimensions=4), 3, 0.5)
     levels.compare()
     try:
-        parts = Parts.of(rows)
+        parts = ConnectedParts.of(rows)
         table = levels.placed[0].toArrow().sort_by("subscriber")
         assert table["part"].to_pylist() == parts.row.tolist()
-        chart = Chart(Points(normalise=True, longest=1.0, columns=2), parts, levels.dimensions)
+        chart = Chart(SpectralPoints(normalise=True, longest=1.0, columns=2), parts, levels.dimensions)
         points, led = chart.of(table)
         start = points[led][::40]
         whole = kmeans(points[led], len(start), rng=np.random.default_rng(0), start=start)
@@ -181,11 +183,11 @@ def test_parts_of_workers_are_joined(spark: SparkSession) -> None:
     chain = np.eye(12, dtype=bool) | np.eye(12, k=1, dtype=bool)
     chain[[3, 7, 9], [4, 8, 10]] = False
     wants = np.repeat(chain, 3, axis=0)[rng.permutation(36)]
-    expected = Parts.of(relation(wants))
+    expected = ConnectedParts.of(relation(wants))
     found = parts_of(wanted(spark, named(wants), 6), 12, None)
     assert found.event.tolist() == expected.event.tolist()
     assert found.size.tolist() == expected.size.tolist()
-    last = Parts.of(recent(relation(wants), 1))
+    last = ConnectedParts.of(recent(relation(wants), 1))
     assert parts_of(wanted(spark, named(wants), 6), 12, 1).event.tolist() == last.event.tolist()
 
 

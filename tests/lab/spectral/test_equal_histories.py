@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast.lab.spectral import Ncut, Rassoc, decomposition
 from narrowcast.lab.spectral.ncut import ncut, weights
 from narrowcast.lab.spectral.similarity import SIMILARITIES, similarity
-from narrowcast.lab.spectral.space import Association, Cut
+from narrowcast.lab.spectral.space import Association, SpaceCut
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation
 
@@ -46,7 +46,7 @@ def test_equal_histories_have_equal_coordinates(
     whole = whole[np.random.default_rng(0).permutation(len(whole))]
     for space in (
         Association(dimensions=k, similarity=kind),
-        Cut(dimensions=k, similarity=kind, kernel=kernel, square=0.3),
+        SpaceCut(dimensions=k, similarity=kind, kernel=kernel, square=0.3),
     ):
         frame = space.frame(relation(whole))
         assert same(frame.own.round(9), whole)

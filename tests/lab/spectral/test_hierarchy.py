@@ -15,13 +15,13 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.fidelity import apart, neighbourhood
 from narrowcast.lab.spectral.hierarchy import embedded, tabled
 from narrowcast.lab.spectral.similarity import similarity
-from narrowcast.lab.spectral.space import Association, Cut, Space, normalised
-from narrowcast.lab.spectral.traffic import Report, Step
-from narrowcast.lab.spectral.tree import Tree
+from narrowcast.lab.spectral.space import Association, EmbeddingSpace, SpaceCut, normalised
+from narrowcast.lab.spectral.traffic import HierarchyReport, WorkStep
+from narrowcast.lab.spectral.tree import GroupTree
 from narrowcast.model.relation import Relation, recent, relation
 from narrowcast.workloads.hotspots import Hotspots
 
-SPACES: dict[str, Space] = {"rassoc": Association(dimensions=4), "ncut": Cut(dimensions=4)}
+SPACES: dict[str, EmbeddingSpace] = {"rassoc": Association(dimensions=4), "ncut": SpaceCut(dimensions=4)}
 spaces = pytest.mark.parametrize("space", list(SPACES.values()), ids=list(SPACES))
 
 
@@ -33,7 +33,7 @@ def rows_of(n: int = 120, events: int = 50, seed: int = 0) -> Relation:
     return relation(wants)
 
 
-def _of(report: Report, what: str) -> Step:
+def _of(report: HierarchyReport, what: str) -> WorkStep:
     return report.total(lambda step: step.what == what)
 
 
@@ -49,11 +49,11 @@ def matched(points: Any, seed: int, n: int = 1000, events: int = 1500) -> Relati
 
 
 @spaces
-def test_one_group_with_all_landmarks_equals_the_centralised_result(space: Space) -> None:
+def test_one_group_with_all_landmarks_equals_the_centralised_result(space: EmbeddingSpace) -> None:
     rows = rows_of()
     central = space.frame(rows).own
     for levels in (1, 2, 3):
-        tree = Tree.of(rows, levels=levels, groups=1, landmarks=1.0)
+        tree = GroupTree.of(rows, levels=levels, groups=1, landmarks=1.0)
         for found in (embedded(space, rows, tree), tabled(space, rows, tree)):
             assert cdist(found.coordinates, found.coordinates) == pytest.approx(
                 cdist(central, central), abs=1e-6
@@ -63,16 +63,16 @@ def test_one_group_with_all_landmarks_equals_the_centralised_result(space: Space
 def test_all_members_as_landmarks_of_several_groups_change_little() -> None:
     rows = rows_of()
     for space in SPACES.values():
-        tree = Tree.of(rows, levels=2, groups=3, landmarks=1.0)
+        tree = GroupTree.of(rows, levels=2, groups=3, landmarks=1.0)
         found = tabled(space, rows, tree).coordinates
         central = space.frame(rows).own
         assert cdist(found, found) == pytest.approx(cdist(central, central), abs=1e-6)
 
 
 @spaces
-def test_members_are_where_they_would_be_placed(space: Space) -> None:
+def test_members_are_where_they_would_be_placed(space: EmbeddingSpace) -> None:
     rows = rows_of()
-    tree = Tree.of(rows, levels=3, groups=4, landmarks=0.5, least=5)
+    tree = GroupTree.of(rows, levels=3, groups=4, landmarks=0.5, least=5)
     found = embedded(space, rows, tree)
     again = found.place(rows, tree.base.group)
     away = np.sqrt(((again - found.coordinates) ** 2).sum(axis=1))
@@ -85,9 +85,9 @@ def test_members_are_where_they_would_be_placed(space: Space) -> None:
 
 
 @spaces
-def test_newer_histories_that_are_the_old_ones_change_nothing(space: Space) -> None:
+def test_newer_histories_that_are_the_old_ones_change_nothing(space: EmbeddingSpace) -> None:
     rows = rows_of()
-    tree = Tree.of(rows, levels=2, groups=4, landmarks=0.5, least=5)
+    tree = GroupTree.of(rows, levels=2, groups=4, landmarks=0.5, least=5)
     found, table = embedded(space, rows, tree), tabled(space, rows, tree)
     assert found.refreshed(rows) == pytest.approx(found.coordinates)
     assert table.refreshed(rows) == pytest.approx(table.coordinates)
@@ -104,7 +104,7 @@ def test_landmarks_have_in_their_group_the_coordinates_of_the_group_above() -> N
     """The basis change is exact where landmarks are one more than dimensions at most."""
     rows = rows_of()
     space = Association(dimensions=6)
-    tree = Tree.of(rows, levels=2, groups=6, landmarks=0.3)
+    tree = GroupTree.of(rows, levels=2, groups=6, landmarks=0.3)
     found = embedded(space, rows, tree)
     at = dict(zip(tree.root.members.tolist(), found.levels[1][0], strict=True))
     for group, points in zip(tree.levels[0], found.levels[0], strict=True):
@@ -119,20 +119,22 @@ def test_landmarks_have_in_their_group_the_coordinates_of_the_group_above() -> N
 @pytest.mark.parametrize("form", ["sym", "group", "printed"])
 def test_other_forms_give_coordinates(form: Any) -> None:
     rows = rows_of()
-    found = embedded(Cut(dimensions=4, form=form), rows, Tree.of(rows, levels=2, groups=3, landmarks=0.5))
+    found = embedded(
+        SpaceCut(dimensions=4, form=form), rows, GroupTree.of(rows, levels=2, groups=3, landmarks=0.5)
+    )
     assert found.coordinates.shape == (120, 4)
     assert np.isfinite(found.coordinates).all()
     assert np.linalg.matrix_rank(found.coordinates) == 4
-    assert not np.allclose(found.coordinates, embedded(Cut(dimensions=4), rows, found.tree).coordinates)
+    assert not np.allclose(found.coordinates, embedded(SpaceCut(dimensions=4), rows, found.tree).coordinates)
 
 
 @pytest.mark.parametrize(
     ("points", "kind", "least", "least_table"),
     [
         ("uniform", Association, 0.78, 0.90),
-        ("uniform", Cut, 0.88, 0.90),
+        ("uniform", SpaceCut, 0.88, 0.90),
         ("hotspots", Association, 0.70, 0.78),
-        ("hotspots", Cut, 0.78, 0.80),
+        ("hotspots", SpaceCut, 0.78, 0.80),
     ],
 )
 def test_neighbours_are_kept(points: str, kind: Any, least: float, least_table: float) -> None:
@@ -140,7 +142,7 @@ def test_neighbours_are_kept(points: str, kind: Any, least: float, least_table: 
     rows = matched(points, 41)
     rows = rows[np.flatnonzero(np.diff(rows.indptr))]
     original, space = apart(similarity(rows).toarray()), kind(dimensions=20)
-    tree = Tree.of(rows, levels=2, groups=8, landmarks=0.3, least=21, seed=1)
+    tree = GroupTree.of(rows, levels=2, groups=8, landmarks=0.3, least=21, seed=1)
     score = neighbourhood(original, embedded(space, rows, tree).coordinates, 50).hscore
     table = neighbourhood(original, tabled(space, rows, tree).coordinates, 50).hscore
     assert score >= least
@@ -157,7 +159,7 @@ def test_neighbours_are_kept(points: str, kind: Any, least: float, least_table: 
 def test_any_rows_have_finite_coordinates(wants: Any, levels: int, groups: int, least: int) -> None:
     wants[~wants.any(axis=1), 0] = True
     rows = relation(wants)
-    tree = Tree.of(rows, levels=levels, groups=groups, least=least)
+    tree = GroupTree.of(rows, levels=levels, groups=groups, least=least)
     for space in SPACES.values():
         for found in (embedded(space, rows, tree), tabled(space, rows, tree)):
             assert found.coordinates.shape[0] == len(wants)
@@ -166,9 +168,9 @@ def test_any_rows_have_finite_coordinates(wants: Any, levels: int, groups: int, 
 
 
 @spaces
-def test_what_is_sent(space: Space) -> None:
+def test_what_is_sent(space: EmbeddingSpace) -> None:
     rows = rows_of(90)
-    tree = Tree.of(rows, levels=2, groups=3, landmarks=0.2)
+    tree = GroupTree.of(rows, levels=2, groups=3, landmarks=0.2)
     report = embedded(space, rows, tree).report
     sent = {what: _of(report, what) for what in ("histories", "landmarks")}
     assert sent["histories"].messages == sent["histories"].rows == 87
@@ -180,7 +182,7 @@ def test_what_is_sent(space: Space) -> None:
     assert sent["landmarks"].rows == 18 - first
     assert sent["landmarks"].bytes == (18 - first) * 8 + 4 * landmarks[first:].nnz
     parent = report.total(lambda step: step.what == "parent")
-    if isinstance(space, Cut):  # all 18 members of the root, with their histories, for each group
+    if isinstance(space, SpaceCut):  # all 18 members of the root, with their histories, for each group
         assert parent.rows == 2 * 18
         assert parent.bytes == 2 * (18 * (8 + 4 * 8) + 18 * 8 + 4 * landmarks.nnz)
     else:
@@ -200,7 +202,7 @@ def test_what_is_sent(space: Space) -> None:
 
 def test_a_table_is_heard_by_every_coordinator() -> None:
     rows = rows_of(90)
-    tree = Tree.of(rows, levels=3, groups=8, landmarks=0.4)
+    tree = GroupTree.of(rows, levels=3, groups=8, landmarks=0.4)
     report = tabled(SPACES["rassoc"], rows, tree).report
     heard = [step for step in report.steps if step.what == "table"]
     assert sorted((step.level, step.group) for step in heard if step.level == 1) == [(1, 1), (1, 2)]
@@ -212,9 +214,12 @@ def test_a_table_is_heard_by_every_coordinator() -> None:
 
 
 def test_centres_are_heard_by_every_member() -> None:
-    report = Report()
+    report = HierarchyReport()
     report.centres(5, 3, [10, 20])
-    assert report.steps == [Step(0, 0, "centres", 10, 50, 10 * 160), Step(0, 1, "centres", 20, 100, 20 * 160)]
+    assert report.steps == [
+        WorkStep(0, 0, "centres", 10, 50, 10 * 160),
+        WorkStep(0, 1, "centres", 20, 100, 20 * 160),
+    ]
 
 
 def test_normalised_rows() -> None:
@@ -228,7 +233,7 @@ def test_normalised_rows() -> None:
     ("make", "message"),
     [
         (lambda: Association(dimensions=0), "dimensions is 0; give a whole number of at least 1"),
-        (lambda: Cut(similarity="tanimoto"), "unknown similarity 'tanimoto'"),
+        (lambda: SpaceCut(similarity="tanimoto"), "unknown similarity 'tanimoto'"),
     ],
 )
 def test_bad_input(make: Any, message: str) -> None:

@@ -11,8 +11,8 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.kmeans import kmeans, nearest
 from narrowcast.lab.spectral.merging import (
     GroupMeans,
-    Start,
-    Traffic,
+    MergeStart,
+    MergeTraffic,
     group_means,
     hierarchical,
     hp2pc,
@@ -58,7 +58,7 @@ def test_one_group_finds_what_one_place_finds(method: Any) -> None:
     alone = kmeans(points, 12, rng=draws(3))
     assert found.centre == pytest.approx(alone.centre)
     assert found.label[0].tolist() == alone.label.tolist()
-    assert found.traffic == Traffic(told=len(points))
+    assert found.traffic == MergeTraffic(told=len(points))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -81,7 +81,7 @@ def test_groups_may_work_in_any_order(method: Any) -> None:
     """Each has its own source of draws, so that they may as well work at the same time, elsewhere."""
     levels, parents = hierarchy([8, 3, 1])
 
-    def work(depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+    def work(depth: int, starts: list[MergeStart]) -> list[tuple[Doubles, Doubles]]:
         pairs = list(zip(levels[depth], starts, strict=True))
         return [group_means(points, start, 12, 4) for points, start in reversed(pairs)][::-1]
 
@@ -96,12 +96,12 @@ def test_what_is_sent() -> None:
     levels, parents = hierarchy([8, 2, 1])
     k, d = 5, 3
     down = {"down": 10, "values_down": 10 * k * d, "told": 480}
-    assert sampled(levels, parents, k, rng=draws()).traffic == Traffic(**down)
+    assert sampled(levels, parents, k, rng=draws()).traffic == MergeTraffic(**down)
     up = {"up": 10, "values_up": 10 * k * (d + 1)}
-    assert hp2pc(levels, parents, k, rng=draws()).traffic == Traffic(**down, **up)
+    assert hp2pc(levels, parents, k, rng=draws()).traffic == MergeTraffic(**down, **up)
     twice = {"down": 20, "values_down": 20 * k * d, "told": 480}
     found = hierarchical(levels, parents, k, rng=draws()).traffic
-    assert found == Traffic(**twice, **up)
+    assert found == MergeTraffic(**twice, **up)
     assert found.messages == 10 + 20 + 480
 
 

@@ -16,7 +16,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import Ncut, Rassoc
 from narrowcast.lab.spectral.groups import even
 from narrowcast.lab.spectral.planner import Spectral, filled
-from narrowcast.lab.spectral.points import Points
+from narrowcast.lab.spectral.points import SpectralPoints
 from narrowcast.lab.spectral.quality import balance, received
 from narrowcast.model.interest import Interest
 from narrowcast.planning.base import order_of
@@ -316,7 +316,7 @@ def test_groups_that_are_there_already(method: Any, way: str) -> None:
 @example(coordinates=np.array([[1e-303]]), normalise=False, columns=0)
 def test_points_have_no_number_above_the_most(coordinates: Any, normalise: bool, columns: int) -> None:
     longest = float(np.sqrt((coordinates**2).sum(axis=1).max()))
-    points = Points(normalise=normalise, longest=longest, columns=columns)
+    points = SpectralPoints(normalise=normalise, longest=longest, columns=columns)
     part = np.arange(len(coordinates)) % 3
     found = points(coordinates, part)
     assert found.shape == (len(coordinates), coordinates.shape[1] + columns)

@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.groups import admitted, even, held, main
-from narrowcast.lab.spectral.parts import Parts
-from narrowcast.lab.spectral.tree import Tree, drawn, first_below, sizes
+from narrowcast.lab.spectral.parts import ConnectedParts
+from narrowcast.lab.spectral.tree import GroupTree, drawn, first_below, sizes
 from narrowcast.model.relation import relation
 
 tables = arrays(np.bool_, st.tuples(st.integers(0, 12), st.integers(1, 8)))
@@ -38,7 +38,7 @@ def literal_parts(wants: Any) -> list[set[int]]:
 
 @given(wants=tables)
 def test_parts_are_who_hangs_together(wants: Any) -> None:
-    parts = Parts.of(relation(wants))
+    parts = ConnectedParts.of(relation(wants))
     expected = sorted(literal_parts(wants), key=lambda rows: (-len(rows), min(rows)))
     assert [set(np.flatnonzero(parts.row == i)) for i in range(len(parts.size))] == expected
     assert parts.size.tolist() == [len(rows) for rows in expected]
@@ -51,22 +51,22 @@ def test_parts_are_who_hangs_together(wants: Any) -> None:
 @given(wants=tables, cut=st.integers(0, 12))
 def test_parts_of_some_rows_and_of_the_others_make_those_of_all(wants: Any, cut: int) -> None:
     """A row for each part of either half: its events, how many it stands for, and its first row."""
-    whole = Parts.of(relation(wants))
+    whole = ConnectedParts.of(relation(wants))
     events, count, first = [], [], []
     for low, high in ((0, cut), (cut, len(wants))):
-        half = Parts.of(relation(wants[low:high]))
+        half = ConnectedParts.of(relation(wants[low:high]))
         for part, size in enumerate(half.size.tolist()):
             events.append(half.event == part)
             count.append(size)
             first.append(low + int(np.flatnonzero(half.row == part)[0]))
     rows = relation(np.array(events, np.bool_).reshape(len(count), wants.shape[1]))
-    found = Parts.of(rows, count=np.array(count, np.int64), order=np.array(first, np.int64))
+    found = ConnectedParts.of(rows, count=np.array(count, np.int64), order=np.array(first, np.int64))
     assert found.event.tolist() == whole.event.tolist()
     assert found.size.tolist() == whole.size.tolist()
 
 
 def test_parts_of_others_and_large_ones() -> None:
-    parts = Parts.of(
+    parts = ConnectedParts.of(
         relation([[1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
     )
     assert parts.of_others(relation([[0, 0, 1, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1]])).tolist() == [
@@ -134,14 +134,14 @@ def test_landmarks(n: int, share: float, least: int, seed: int) -> None:
 def test_levels_of_the_paper() -> None:
     """Table 1: 32,000 subscriptions, 64 groups, 25 % landmarks and 4 levels leave 500 at the root."""
     assert sizes(64, 0.25, 4) == [64, 16, 4, 1]
-    tree = Tree.of(relation(np.ones((32_000, 1))), levels=4, groups=64, landmarks=0.25)
+    tree = GroupTree.of(relation(np.ones((32_000, 1))), levels=4, groups=64, landmarks=0.25)
     assert [len(level) for level in tree.levels] == [64, 16, 4, 1]
     assert {len(group.members) for level in tree.levels for group in level} == {500}
 
 
 def test_a_tree_of_levels() -> None:
     rows = relation(np.random.default_rng(0).random((200, 20)) < 0.3)
-    tree = Tree.of(rows, levels=3, groups=6, landmarks=0.4, seed=5)
+    tree = GroupTree.of(rows, levels=3, groups=6, landmarks=0.4, seed=5)
     assert [len(level) for level in tree.levels] == [6, 2, 1]
     assert tree.parents == [[0, 0, 0, 1, 1, 1], [0, 0]]
     assert sorted(np.concatenate([group.members for group in tree.levels[0]])) == list(range(200))
@@ -151,15 +151,15 @@ def test_a_tree_of_levels() -> None:
             assert group.members.tolist() == np.concatenate([g.members[g.landmarks] for g in below]).tolist()
             assert group.coordinator == below[0].coordinator
     assert tree.root.coordinator == tree.levels[0][0].coordinator
-    again = Tree.of(rows, levels=3, groups=6, landmarks=0.4, seed=5)
-    other = Tree.of(rows, levels=3, groups=6, landmarks=0.4, seed=6)
+    again = GroupTree.of(rows, levels=3, groups=6, landmarks=0.4, seed=5)
+    other = GroupTree.of(rows, levels=3, groups=6, landmarks=0.4, seed=6)
     assert again.root.members.tolist() == tree.root.members.tolist()
     assert other.root.members.tolist() != tree.root.members.tolist()
 
 
 @given(wants=tables, levels=st.integers(1, 4), groups=st.integers(1, 9), least=st.integers(1, 20))
 def test_any_tree_ends_in_one_group(wants: Any, levels: int, groups: int, least: int) -> None:
-    tree = Tree.of(relation(wants), levels=levels, groups=groups, least=least)
+    tree = GroupTree.of(relation(wants), levels=levels, groups=groups, least=least)
     assert len(tree.levels) == levels
     assert len(tree.levels[-1]) == 1
     assert len(tree.root.members) >= min(len(wants), least, 1)
@@ -180,18 +180,18 @@ def test_any_tree_ends_in_one_group(wants: Any, levels: int, groups: int, least:
 )
 def test_bad_input(given_: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        Tree.of(relation([[1]]), **given_)
+        GroupTree.of(relation([[1]]), **given_)
 
 
 def test_given_groups_are_those_that_would_be_drawn() -> None:
     rows = relation(np.random.default_rng(0).random((90, 20)) < 0.2)
     rows = rows[np.flatnonzero(np.diff(rows.indptr))]
     group = even(rows.shape[0], 4, np.random.default_rng([5, 3]))
-    one = Tree.of(rows, levels=3, groups=4, seed=5)
-    other = Tree.of(rows, levels=3, groups=4, seed=5, group=group)
+    one = GroupTree.of(rows, levels=3, groups=4, seed=5)
+    other = GroupTree.of(rows, levels=3, groups=4, seed=5, group=group)
     assert other.base.group.tolist() == one.base.group.tolist()
     assert other.root.members.tolist() == one.root.members.tolist()
-    empty = Tree.of(rows, levels=2, groups=3, group=np.full(rows.shape[0], 2))
+    empty = GroupTree.of(rows, levels=2, groups=3, group=np.full(rows.shape[0], 2))
     assert [len(each.members) for each in empty.levels[0]] == [0, 0, rows.shape[0]]
 
 

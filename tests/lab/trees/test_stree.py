@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.lab.trees.frames import Frame, FrameName
+from narrowcast.lab.trees.frames import CodeFrame, FrameName
 from narrowcast.lab.trees.hilbert import Hilbert
 from narrowcast.lab.trees.stree import STree, Variant, published, tuned
 from narrowcast.lab.trees.tree import TreeIndex, TreeMatcher
@@ -190,7 +190,7 @@ def test_structure(n: int, fanout: int, skew: float, kind: str) -> None:
 def test_both_halves_have_their_share(n: int, fanout: int, skew: float) -> None:
     some = subscriptions(*some_boxes("mixed", n))
     ranks, boxes = Ranks.code(some.boxes)
-    frame = Frame.published("world", boxes, ranks, some.schema)
+    frame = CodeFrame.published("world", boxes, ranks, some.schema)
     start, stop, left, box = published(boxes, frame, fanout, skew)
     whole = stop - start
     assert sorted(box.tolist()) == list(range(n))
@@ -367,15 +367,15 @@ def test_boxes_are_measured_in_the_units_of_their_attribute(
     schema = Schema.of({"x": dtype})
     some = compile_filters(schema, filters, strict=True).subscriptions
     ranks, boxes = Ranks.code(some.boxes)
-    frame = Frame.published("world", boxes, ranks, schema)
+    frame = CodeFrame.published("world", boxes, ranks, schema)
     assert np.isfinite(frame.table).all()
     assert (np.diff(frame.table) >= 0).all()
     if wanted is not None:
         assert frame.table[[0, -1]].tolist() == pytest.approx(wanted, rel=1e-12)
-    scaled = Frame.published("worldq", boxes, ranks, schema).table
+    scaled = CodeFrame.published("worldq", boxes, ranks, schema).table
     assert scaled.min() >= 0
     assert scaled.max() <= 1
-    shares = Frame.events(boxes).table
+    shares = CodeFrame.events(boxes).table
     assert shares[[0, -1]].tolist() == [0, 1]
     matcher = STree(variant="paper", fanout=2).fit(some)
     events = EventBatch.from_arrow(pa.table({"x": pa.nulls(3)}), schema)
@@ -385,9 +385,9 @@ def test_boxes_are_measured_in_the_units_of_their_attribute(
 def test_shares_of_events_follow_the_sample_or_the_ends() -> None:
     lo, hi = np.array([0, 1, 1], np.uint16), np.array([1, 2, 4], np.uint16)
     boxes = CodedBoxes(np.array([0, 1, 2, 3]), np.zeros(3, np.int32), lo, hi, np.array([4]))
-    assert Frame.events(boxes).table.tolist() == pytest.approx([0, 0.75, 1, 1, 1], abs=1e-3)
+    assert CodeFrame.events(boxes).table.tolist() == pytest.approx([0, 0.75, 1, 1, 1], abs=1e-3)
     sample = np.array([[1], [4], [4], [4]], np.uint16)
-    assert Frame.events(boxes, sample).table.tolist() == pytest.approx([0, 0.25, 0.25, 0.25, 1], abs=2e-3)
+    assert CodeFrame.events(boxes, sample).table.tolist() == pytest.approx([0, 0.25, 0.25, 0.25, 1], abs=2e-3)
 
 
 def test_huge_numbers_do_no_harm() -> None:

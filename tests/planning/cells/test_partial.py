@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast import (
-    Auto,
+    AutoMatcher,
     EventBatch,
     Interest,
     Matches,
@@ -25,7 +25,7 @@ from narrowcast import (
 )
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial as kernels
-from narrowcast.routing.replay import Replay
+from narrowcast.routing.replay import EventReplay
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 
 #: Two sites with a long link between them: nodes 0 to 3, and 4 to 7.
@@ -135,14 +135,14 @@ def improvement(modes: Literal[1, 9], channels: int, seed: int, n: int = 12_000)
     stocks = Stocks(n_events=n + 4000, modes=modes, seed=seed)
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, stocks.subscribers(), *stocks.boxes())
     events = EventBatch.from_arrow(stocks.tables()["events"], SCHEMA)
-    matches = Auto().fit(subscriptions).match(events)
+    matches = AutoMatcher().fit(subscriptions).match(events)
     topology = stocks.network().topology
     learnt = Interest.of_events(matches.take(np.arange(n)), events.event_id[:n], subscriptions)
     plan = Partial(channels=channels, topology=topology, samples=n, seed=seed).fit(learnt).plan_
     network = Network(topology)
     publisher = np.random.default_rng(seed).integers(0, topology.n_nodes, 4000)
     who = Matches.from_pairs(matches.rows(), subscriptions.subscriber[matches.index], len(events))
-    replay = Replay(network, publisher, who.take(np.arange(n, n + 4000)), subscriptions.subscribers)
+    replay = EventReplay(network, publisher, who.take(np.arange(n, n + 4000)), subscriptions.subscribers)
     interested = replay.in_plan(plan)
     sent = PartialRouter(network=network).route(np.full(4000, -1), interested, plan, publisher)
     return replay.improvement(sent, plan)

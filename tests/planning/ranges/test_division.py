@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges, Positions
+from narrowcast.costs.line_positions import LineCharges, LinePositions
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.planning.ranges.division import Division, best_cuts
 from support.positions import charged, lines, literal, literal_cost
@@ -40,7 +40,7 @@ def sides(n: int) -> list[tuple[int, int]]:
     return found
 
 
-def cheapest(line: Positions, charges: Charges, some: list[tuple[int, int]]) -> float:
+def cheapest(line: LinePositions, charges: LineCharges, some: list[tuple[int, int]]) -> float:
     """The least cost of handing down any of these, by trying all."""
     best = math.inf
     for chosen in product([False, True], repeat=len(some)):
@@ -51,20 +51,20 @@ def cheapest(line: Positions, charges: Charges, some: list[tuple[int, int]]) -> 
     return best
 
 
-def wide(n: int, m: int, seed: int = 0) -> Positions:
+def wide(n: int, m: int, seed: int = 0) -> LinePositions:
     """Many positions, and intervals of all lengths."""
     rng = np.random.default_rng(seed)
     first = rng.integers(0, n, m)
     last = np.minimum(n - 1, first + (n * rng.random(m) ** 4).astype(np.int64))
-    return Positions(rng.random(n) / n, first, last)
+    return LinePositions(rng.random(n) / n, first, last)
 
 
 @pytest.mark.parametrize("case", GOLDEN)
 def test_golden_vectors(case: dict[str, Any]) -> None:
     first, last = np.array(case["items"]).T
-    line = Positions(case["gamma"], first, last)
+    line = LinePositions(case["gamma"], first, last)
     assert len(line) == case["M"]
-    charges = Charges(message=case["c_msg"], segment=case["c_seg"], capacity=case["K"])
+    charges = LineCharges(message=case["c_msg"], segment=case["c_seg"], capacity=case["K"])
     none = Division(way="none", charges=charges).fit(line).cost_
     assert none.total == pytest.approx(case["cost_no_division"], rel=1e-12)
     assert none.terms["messages"] == pytest.approx(case["messages_no_division"], rel=1e-12)
@@ -76,13 +76,13 @@ def test_golden_vectors(case: dict[str, Any]) -> None:
 
 @settings(max_examples=60)
 @given(lines(most=5), charged)
-def test_equals_the_best_of_all_divisions(line: Positions, charges: Charges) -> None:
+def test_equals_the_best_of_all_divisions(line: LinePositions, charges: LineCharges) -> None:
     found = Division(charges=charges).fit(line).cost_.total
     assert found == pytest.approx(cheapest(line, charges, sides(len(line))), abs=1e-9)
 
 
 @given(lines(most=40), charged)
-def test_never_dearer_than_any_other_way(line: Positions, charges: Charges) -> None:
+def test_never_dearer_than_any_other_way(line: LinePositions, charges: LineCharges) -> None:
     cost = {}
     for way in ("optimal", "greedy", "none", "all"):
         division = Division(way=way, charges=charges).fit(line)
@@ -94,21 +94,21 @@ def test_never_dearer_than_any_other_way(line: Positions, charges: Charges) -> N
 
 @settings(max_examples=40)
 @given(lines(most=4), charged)
-def test_any_cuts_are_no_dearer_than_division(line: Positions, charges: Charges) -> None:
+def test_any_cuts_are_no_dearer_than_division(line: LinePositions, charges: LineCharges) -> None:
     assert best_cuts(line, charges)[0] <= Division(charges=charges).fit(line).cost_.total + 1e-9
 
 
 def test_greedy_decides_as_if_none_below_did() -> None:
     # The root gains by handing all down only if those below do as well; greedy does not see it.
-    line = Positions([1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0], [6])
-    charges = Charges(message=1.0, segment=0.6)
+    line = LinePositions([1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0], [6])
+    charges = LineCharges(message=1.0, segment=0.6)
     assert Division(way="optimal", charges=charges).fit(line).cost_.total == pytest.approx(2.4)
     assert Division(way="none", charges=charges).fit(line).cost_.total == pytest.approx(2.6)
     assert not Division(way="greedy", charges=charges).fit(line).push_.any()
 
 
 @given(lines(most=20), st.data())
-def test_pieces_are_the_intervals_and_do_not_overlap(line: Positions, data: st.DataObject) -> None:
+def test_pieces_are_the_intervals_and_do_not_overlap(line: LinePositions, data: st.DataObject) -> None:
     division = Division(way="none").fit(line)
     division.push_ = np.array(
         data.draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=len(line), max_size=len(line)))
@@ -131,7 +131,7 @@ def test_pieces_are_the_intervals_and_do_not_overlap(line: Positions, data: st.D
 @settings(max_examples=40)
 @given(lines(most=5), lines(most=5), charged)
 def test_undoing_is_the_best_of_all_that_are_left(
-    line: Positions, other: Positions, charges: Charges
+    line: LinePositions, other: LinePositions, charges: LineCharges
 ) -> None:
     n = min(len(line), len(other))
     line, other = (_first(each, n) for each in (line, other))
@@ -146,15 +146,15 @@ def test_undoing_is_the_best_of_all_that_are_left(
     assert division.cost_.total == pytest.approx(cheapest(other, charges, left), abs=1e-9)
 
 
-def _first(line: Positions, n: int) -> Positions:
+def _first(line: LinePositions, n: int) -> LinePositions:
     """The first positions of a line, with the intervals that are in there."""
     inside = line.last < n
-    return Positions(line.density[:n], line.first[inside], line.last[inside], line.weight[inside])
+    return LinePositions(line.density[:n], line.first[inside], line.last[inside], line.weight[inside])
 
 
 @settings(max_examples=40)
 @given(st.lists(lines(most=30, least=30), min_size=2, max_size=4), charged)
-def test_going_on_is_the_same_as_beginning_anew(loads: list[Positions], charges: Charges) -> None:
+def test_going_on_is_the_same_as_beginning_anew(loads: list[LinePositions], charges: LineCharges) -> None:
     division = Division(charges=charges)
     for line in loads:
         division.fit(line)
@@ -170,16 +170,18 @@ def test_going_on_is_the_same_as_beginning_anew(loads: list[Positions], charges:
 
 def test_only_what_changed_is_looked_at_again() -> None:
     line = wide(1000, 5000)
-    division = Division(charges=Charges(message=5e4, segment=1)).fit(line)
+    division = Division(charges=LineCharges(message=5e4, segment=1)).fit(line)
     assert division.evaluated_ == 1000
     assert division.fit(line).evaluated_ == 0
     density = line.density.copy()
     density[123] *= 3
-    assert 0 < division.fit(Positions(density, line.first, line.last)).evaluated_ <= 10  # the way to the root
-    more = Positions(density, np.append(line.first, 700), np.append(line.last, 703))
+    assert (
+        0 < division.fit(LinePositions(density, line.first, line.last)).evaluated_ <= 10
+    )  # the way to the root
+    more = LinePositions(density, np.append(line.first, 700), np.append(line.last, 703))
     assert 4 <= division.fit(more).evaluated_ < 40
     assert division.forget().fit(more).evaluated_ == 1000
-    quieter = Positions(density / 2, more.first, more.last)
+    quieter = LinePositions(density / 2, more.first, more.last)
     assert division.undo(quieter).evaluated_ == 1000
     assert len(division.undone_) > 0
     assert division.undo(quieter).evaluated_ < 1000  # what was taken back, and above
@@ -189,34 +191,34 @@ def test_only_what_changed_is_looked_at_again() -> None:
 
 def test_fewer_events_take_hand_downs_back() -> None:
     line = wide(256, 3000)
-    division = Division(charges=Charges(message=5e4, segment=1)).fit(line)
+    division = Division(charges=LineCharges(message=5e4, segment=1)).fit(line)
     many = division.push_.sum()
-    division.undo(Positions(line.density / 20, line.first, line.last))
+    division.undo(LinePositions(line.density / 20, line.first, line.last))
     assert 0 < len(division.undone_) == many - division.push_.sum()
-    quiet = Positions(line.density * 0, line.first, line.last)
+    quiet = LinePositions(line.density * 0, line.first, line.last)
     assert not division.undo(quiet).push_.any()
     assert division.cost_.terms["segments"] == 3000
 
 
 def test_all_equal_and_all_of_it() -> None:
     """Equal intervals are one of their weight; with dear messages and free pieces all are handed down."""
-    many = Positions(np.ones(15), np.zeros(40, np.int64), np.full(40, 14))
-    one = Positions(np.ones(15), [0], [14], [40.0])
-    charges = Charges(message=1.0, segment=0.01, capacity=100)
+    many = LinePositions(np.ones(15), np.zeros(40, np.int64), np.full(40, 14))
+    one = LinePositions(np.ones(15), [0], [14], [40.0])
+    charges = LineCharges(message=1.0, segment=0.01, capacity=100)
     assert Division(charges=charges).fit(many).cost_ == Division(charges=charges).fit(one).cost_
-    free = Division(charges=Charges(message=1.0)).fit(one)
+    free = Division(charges=LineCharges(message=1.0)).fit(one)
     assert free.cost_.terms == {"messages": 0.0, "segments": 600.0}
 
 
 def test_one_position_has_nothing_to_hand_down() -> None:
-    division = Division(charges=Charges(segment=1.0)).fit(Positions([1.0], [0, 0], [0, 0]))
+    division = Division(charges=LineCharges(segment=1.0)).fit(LinePositions([1.0], [0, 0], [0, 0]))
     assert (division.push_.tolist(), division.cost_.total) == ([[False, False]], 2.0)
 
 
 def test_thousands_of_positions_in_a_second_without_a_square_table() -> None:
-    Division(charges=Charges(segment=1.0)).fit(wide(10, 10))  # compiled
+    Division(charges=LineCharges(segment=1.0)).fit(wide(10, 10))  # compiled
     line = wide(4096, 100_000)
-    charges = Charges(message=1e6, segment=1, capacity=250)
+    charges = LineCharges(message=1e6, segment=1, capacity=250)
     begun = time.process_time()
     Division(charges=charges).fit(line)
     assert time.process_time() - begun < 1
@@ -230,7 +232,7 @@ def test_thousands_of_positions_in_a_second_without_a_square_table() -> None:
 
 
 def test_bad_input() -> None:
-    line = Positions([1.0, 1.0], [0], [1])
+    line = LinePositions([1.0, 1.0], [0], [1])
     with pytest.raises(ParameterError, match="way is 'best'; give one of optimal, greedy, all, none"):
         Division(way="best").fit(line)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="nothing is divided yet; call fit first"):
@@ -239,8 +241,8 @@ def test_bad_input() -> None:
         with pytest.raises(ParameterError, match="positions are a list; give Positions"):
             refused([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="there are 2 positions and were 1"):
-        Division().fit(Positions([1.0], [], [])).undo(line)
+        Division().fit(LinePositions([1.0], [], [])).undo(line)
     with pytest.raises(InputError, match="interval 0 goes from 1 to 0 and is empty"):
         Division().fit(line).pieces([1], [0])
     with pytest.raises(ParameterError, match="there are 9 positions; any cuts are tried for 8 at most"):
-        best_cuts(Positions(np.ones(9), [], []), Charges())
+        best_cuts(LinePositions(np.ones(9), [], []), LineCharges())

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.positions import Charges
+from narrowcast.costs.line_positions import LineCharges
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.planning.ranges.merging import Hubs, Merging
+from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from support.positions import charged, literal_cost
 
 
 @st.composite
-def some(draw: st.DrawFn) -> Hubs:
+def some(draw: st.DrawFn) -> AttributeLines:
     """A few attributes, some of which nobody may bound, and filters with an interval on one at least."""
     d, n = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     count = draw(st.integers(0, 8))
@@ -30,7 +30,7 @@ def some(draw: st.DrawFn) -> Hubs:
     events = st.sampled_from([0.0, 0.25, 1.0])
     density = draw(st.lists(st.lists(events, min_size=n, max_size=n), min_size=d, max_size=d))
     weight = draw(st.lists(st.sampled_from([1.0, 3.0]), min_size=count, max_size=count))
-    return Hubs(density, first, last, np.array(weight))
+    return AttributeLines(density, first, last, np.array(weight))
 
 
 searches = st.sampled_from(["greedy", "none", "exhaustive"])
@@ -40,7 +40,7 @@ routings = st.sampled_from(["random", "selective"])
 @settings(max_examples=60)
 @given(some(), charged, searches, routings, st.sampled_from(["optimal", "none"]), st.integers(0, 3))
 def test_every_filter_lives_once_and_the_cost_is_a_literal_count(
-    hubs: Hubs, charges: Charges, search: Any, routing: Any, way: Any, seed: int
+    hubs: AttributeLines, charges: LineCharges, search: Any, routing: Any, way: Any, seed: int
 ) -> None:
     found = Merging(search=search, routing=routing, way=way, charges=charges, seed=seed).fit(hubs)
     lives = np.concatenate([tree.filters for tree in found.trees_.values()])
@@ -68,7 +68,9 @@ def test_every_filter_lives_once_and_the_cost_is_a_literal_count(
 
 @settings(max_examples=40)
 @given(some(), charged, routings)
-def test_greedy_is_between_all_sets_and_none(hubs: Hubs, charges: Charges, routing: Any) -> None:
+def test_greedy_is_between_all_sets_and_none(
+    hubs: AttributeLines, charges: LineCharges, routing: Any
+) -> None:
     cost = {
         search: Merging(search=search, routing=routing, charges=charges).fit(hubs)
         for search in ("exhaustive", "greedy", "none")
@@ -81,14 +83,14 @@ def test_greedy_is_between_all_sets_and_none(hubs: Hubs, charges: Charges, routi
     assert cost["exhaustive"].evaluations_ == d * 2 ** (d - 1)
 
 
-def drawn(d: int, n: int, count: int, seed: int) -> Hubs:
+def drawn(d: int, n: int, count: int, seed: int) -> AttributeLines:
     """Filters that bound attributes at random, with intervals of all lengths."""
     rng = np.random.default_rng(seed)
     first = rng.integers(0, n, (count, d))
     last = np.minimum(n - 1, first + (n * rng.random((count, d)) ** 3).astype(np.int64))
     free = rng.random((count, d)) < 0.5
     free[np.arange(count), rng.integers(0, d, count)] = False
-    return Hubs(rng.dirichlet(np.ones(n), d), np.where(free, -1, first), np.where(free, -1, last))
+    return AttributeLines(rng.dirichlet(np.ones(n), d), np.where(free, -1, first), np.where(free, -1, last))
 
 
 def test_random_routing_is_even_and_moves_only_who_must() -> None:
@@ -98,7 +100,7 @@ def test_random_routing_is_even_and_moves_only_who_must() -> None:
     np.testing.assert_allclose(
         np.bincount(whole.home_[all_of_them], minlength=3) / all_of_them.sum(), 1 / 3, atol=0.05
     )
-    merged = Merging(charges=Charges(message=1e3, segment=1.0, capacity=800), seed=5).fit(hubs)
+    merged = Merging(charges=LineCharges(message=1e3, segment=1.0, capacity=800), seed=5).fit(hubs)
     stays = np.isin(whole.home_, list(merged.trees_))
     np.testing.assert_array_equal(merged.home_[stays], whole.home_[stays])
     assert Merging(search="none", seed=6).fit(hubs).home_.tolist() != whole.home_.tolist()
@@ -111,7 +113,7 @@ def test_greedy_is_close_to_the_best_set() -> None:
         for seed in range(5):
             hubs = drawn(d, 32, 400, seed)
             for kappa in (1, 2, 10):
-                charges = Charges(message=2e3, segment=1.0, capacity=kappa * 400 / 32)
+                charges = LineCharges(message=2e3, segment=1.0, capacity=kappa * 400 / 32)
                 greedy, best = (
                     Merging(search=search, charges=charges).fit(hubs).cost_.total
                     for search in ("greedy", "exhaustive")
@@ -122,28 +124,28 @@ def test_greedy_is_close_to_the_best_set() -> None:
 
 
 def test_an_attribute_that_nobody_bounds_loses_its_tree() -> None:
-    hubs = Hubs(np.full((2, 4), 0.25), first=[[-1, 0], [-1, 2]], last=[[-1, 1], [-1, 3]])
-    everything = Merging(search="none", charges=Charges()).fit(hubs)
+    hubs = AttributeLines(np.full((2, 4), 0.25), first=[[-1, 0], [-1, 2]], last=[[-1, 1], [-1, 3]])
+    everything = Merging(search="none", charges=LineCharges()).fit(hubs)
     assert [len(tree.filters) for tree in everything.trees_.values()] == [0, 2]
-    assert list(Merging(charges=Charges(message=1.0)).fit(hubs).trees_) == [1]
+    assert list(Merging(charges=LineCharges(message=1.0)).fit(hubs).trees_) == [1]
 
 
 def test_no_limit_and_dear_lookups_leave_one_tree() -> None:
     hubs = drawn(4, 64, 500, 1)
-    charges = Charges(message=1e4, segment=1.0)
+    charges = LineCharges(message=1e4, segment=1.0)
     assert len(Merging(charges=charges).fit(hubs).trees_) == 1
 
 
 def test_one_machine_has_nothing_to_look_up() -> None:
-    hubs = Hubs([[1.0], [1.0]], first=[[0, -1], [0, 0]], last=[[0, -1], [0, 0]])
-    found = Merging(charges=Charges(message=1.0, segment=2.0)).fit(hubs)
+    hubs = AttributeLines([[1.0], [1.0]], first=[[0, -1], [0, 0]], last=[[0, -1], [0, 0]])
+    found = Merging(charges=LineCharges(message=1.0, segment=2.0)).fit(hubs)
     assert found.cost_.terms == {"lookups": 0.0, "messages": 0.0, "segments": 2.0}
     assert len(found.trees_) == 2, "nothing is saved by a tree less"
 
 
 def test_no_filters_at_all() -> None:
     none = np.empty((0, 3), np.int64)
-    found = Merging(charges=Charges(message=1.0)).fit(Hubs(np.ones((3, 8)), none, none))
+    found = Merging(charges=LineCharges(message=1.0)).fit(AttributeLines(np.ones((3, 8)), none, none))
     assert (len(found.trees_), found.cost_.total, len(found.orphans_)) == (1, 3.0, 0)
 
 
@@ -166,7 +168,7 @@ def test_no_filters_at_all() -> None:
 )
 def test_bad_hubs(given: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Hubs(*given)
+        AttributeLines(*given)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,20 @@ from narrowcast import Interest, Matches
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import joint, sessions
 from narrowcast.planning.sessions import clusters
-from narrowcast.planning.sessions.clusters import Clusters, Points
+from narrowcast.planning.sessions.clusters import FlowClusters, FlowPoints
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TRACE = json.loads((GOLDEN / "tock2005_kmeans_trace.json").read_text())
 TINY = json.loads((GOLDEN / "tock2005_tiny.json").read_text())
 
 
-def points_of(wants: Any, rate: Any) -> Points:
+def points_of(wants: Any, rate: Any) -> FlowPoints:
     """Return points as they stand, users in their order."""
     wants = np.asarray(wants, bool)
     point, user = np.nonzero(wants.T)
-    return Points(Matches.from_pairs(point, user, wants.shape[1]), np.asarray(rate, float), wants.shape[0])
+    return FlowPoints(
+        Matches.from_pairs(point, user, wants.shape[1]), np.asarray(rate, float), wants.shape[0]
+    )
 
 
 def listening(wants: Any, number: Any, n: int) -> Any:
@@ -43,7 +45,7 @@ def literal_cost(wants: Any, rate: Any, number: Any, n: int) -> float:
 
 def test_the_golden_trace() -> None:
     number = np.array(TRACE["init"])
-    found = Clusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
+    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
     costs = TRACE["C2_after_each_move"]
     assert found.cost == costs[0]
     assert found.settled(60).passes == TRACE["passes"]
@@ -51,7 +53,7 @@ def test_the_golden_trace() -> None:
     assert found.cost == costs[-1]
     # Move by move, each at what it was said to change.
     number = np.array(TRACE["init"])
-    found = Clusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
+    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
     for (flow, own, to), cost in zip(TRACE["moves"], costs[1:], strict=True):
         assert number[flow] == own
         sessions.take(found.csr, flow, own, found.state)
@@ -62,7 +64,7 @@ def test_the_golden_trace() -> None:
 
 def test_the_golden_distances() -> None:
     number = np.array(TINY["X0"])
-    found = Clusters(points_of(TINY["W"], TINY["lam"]), number, TINY["L"]).counted()
+    found = FlowClusters(points_of(TINY["W"], TINY["lam"]), number, TINY["L"]).counted()
     few, near = np.empty(TINY["L"], np.uint8), np.empty(TINY["L"])
     sets, rate = found.points.sets, found.points.rate
     for flow, expected in enumerate(TINY["dg_X0"]):
@@ -86,7 +88,7 @@ cases = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4)).flatm
 @given(cases)
 def test_counts_are_literal_and_no_move_goes_up(case: Any) -> None:
     wants, rate, number, n = case
-    found = Clusters(points_of(wants, rate), number, n).counted()
+    found = FlowClusters(points_of(wants, rate), number, n).counted()
     assert found.cost == literal_cost(wants, rate, number, n)
     assert (found.flag.astype(bool) == listening(wants, number, n)).all()
     last = found.cost
@@ -112,8 +114,8 @@ def test_moves_on_both_levels_change_what_they_say(
     alpha, beta = weights
     parent = np.array([random.randrange(n_groups) for _ in range(n)])
     points = points_of(wants, rate)
-    below = Clusters(points, number, n).counted()
-    above = Clusters(below.as_points(), parent, n_groups)
+    below = FlowClusters(points, number, n).counted()
+    above = FlowClusters(below.as_points(), parent, n_groups)
 
     def groups() -> Any:
         return np.where(number < 0, -1, parent[number])
@@ -196,14 +198,14 @@ def test_many_who_want_one() -> None:
     rng = np.random.default_rng(2)
     wants = rng.random((700, 12)) < 0.8
     number = rng.integers(0, 3, 12)
-    found = Clusters(points_of(wants, np.ones(12)), number, 3).counted()
+    found = FlowClusters(points_of(wants, np.ones(12)), number, 3).counted()
     few, near = np.empty(3, np.uint8), np.empty(3)
     sessions.overlaps(found.csr, 5, found.flag, few, near)
     assert near.tolist() == (listening(wants, number, 3) & wants[:, [5]]).sum(axis=0).tolist()
 
 
 def test_flows_that_the_same_want_are_one() -> None:
-    points, flows = Points.of(Interest([[1, 1, 0, 1], [0, 0, 0, 1]], rate=[1, 2, 4, 8]))
+    points, flows = FlowPoints.of(Interest([[1, 1, 0, 1], [0, 0, 0, 1]], rate=[1, 2, 4, 8]))
     assert flows.tolist() == [0, 1, 3]
     kinds, kind = points.collapsed()
     assert len(kinds) == 2
@@ -214,4 +216,4 @@ def test_flows_that_the_same_want_are_one() -> None:
 def test_too_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_MOST", 100)
     with pytest.raises(ParameterError, match=r"^9 clusters by 5 subscribers .*; ask for at most 4$"):
-        Clusters(points_of(np.ones((5, 2)), [1, 1]), np.zeros(2, np.int64), 9)
+        FlowClusters(points_of(np.ones((5, 2)), [1, 1]), np.zeros(2, np.int64), 9)

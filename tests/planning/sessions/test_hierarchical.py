@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast import ChannelPlan, Interest, Joint
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS
-from narrowcast.planning.sessions.clusters import Clusters, Points, two_level_plan
+from narrowcast.planning.sessions.clusters import FlowClusters, FlowPoints, two_level_plan
 from narrowcast.workloads.flows import Flows
 
 METHODS = ("hierarchical-sf", "hierarchical-gf", "hierarchical-it", "hierarchical-rra", "joint")
@@ -129,14 +129,14 @@ def test_a_limit_in_time_keeps_the_best_so_far() -> None:
 
 def test_seeding_ends_with_the_clock() -> None:
     """What is left when time is up is dealt out; without a clock each point goes where it costs least."""
-    points, _ = Points.of(Interest(np.eye(9, 9).repeat(3, axis=1)))
+    points, _ = FlowPoints.of(Interest(np.eye(9, 9).repeat(3, axis=1)))
     order = np.arange(len(points))
-    dealt = Clusters(points, np.full(len(points), -1), 9).seeded(order, end=0.0)
+    dealt = FlowClusters(points, np.full(len(points), -1), 9).seeded(order, end=0.0)
     assert dealt.number.tolist() == (order % 9).tolist()
     assert dealt.cost == 81.0
-    free = Clusters(points, np.full(len(points), -1), 9).seeded(order)
+    free = FlowClusters(points, np.full(len(points), -1), 9).seeded(order)
     assert free.cost == 27.0
-    late = Clusters(points, np.full(len(points), -1), 9).seeded(order, end=np.inf)
+    late = FlowClusters(points, np.full(len(points), -1), 9).seeded(order, end=np.inf)
     assert late.number.tolist() == free.number.tolist()
 
 

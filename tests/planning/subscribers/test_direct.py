@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from narrowcast import Direct, Interest, Waste
 from narrowcast.errors import ParameterError
-from narrowcast.planning.subscribers.audiences import Audiences
+from narrowcast.planning.subscribers.audiences import SubscriberClusters
 from narrowcast.workloads import Hotspots
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -82,7 +82,7 @@ def test_it_ends_where_no_single_move_helps(
 def test_every_move_lowers_what_is_counted(case: tuple[Interest, int], q: float, seed: int) -> None:
     interest, channels = case
     rng = np.random.default_rng(seed)
-    clusters = Audiences.of(interest, channels, None)
+    clusters = SubscriberClusters.of(interest, channels, None)
     clusters.cluster[:] = rng.integers(channels, size=interest.n_subscribers)
     clusters.count_in(q)
     costs = [clusters.cost]
@@ -109,7 +109,7 @@ def test_the_golden_clusters_are_no_better() -> None:
     interest = Interest(inside(lo - 1, hi, events).T)
     label, k = np.array(found["local_min_labels"]), found["k"]
     assert receptions(interest, label, k) == found["local_min_objective"]
-    clusters = Audiences.of(interest, k, None)
+    clusters = SubscriberClusters.of(interest, k, None)
     clusters.cluster[:] = label
     clusters.count_in()
     assert clusters.settle(np.arange(len(label)), 5) == [0]

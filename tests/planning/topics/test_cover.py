@@ -14,10 +14,10 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import cover as kernels
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Cover, PerFlow
-from narrowcast.planning.topics.bound import least_overall
-from narrowcast.planning.topics.covering import Covering
-from narrowcast.planning.topics.rounds import in_rounds
-from narrowcast.planning.watch import watching
+from narrowcast.planning.progress import watching
+from narrowcast.planning.topics.cover_rounds import in_rounds
+from narrowcast.planning.topics.cover_state import CoverState
+from narrowcast.planning.topics.lower_bound import least_overall
 from narrowcast.workloads.feeds import Feeds
 
 few = settings(max_examples=40)
@@ -44,7 +44,7 @@ growths = st.fixed_dictionaries(
 # ------------------------------------------------------------------------------------------------ kernels
 
 
-def state_is_right(covering: Covering, model: Overall) -> None:
+def state_is_right(covering: CoverState, model: Overall) -> None:
     """Count everything anew, by loops, and compare."""
     start, wanted, weight = covering.rows
     choice, chosen, count, direct, has, size, flows, rate = covering.state
@@ -73,9 +73,9 @@ def state_is_right(covering: Covering, model: Overall) -> None:
     assert covering.total == pytest.approx(total)
 
 
-def covering_of(interest: Interest, model: Overall, sets: list[list[bool]]) -> Covering:
+def covering_of(interest: Interest, model: Overall, sets: list[list[bool]]) -> CoverState:
     """Return an interest with some clusters to choose from."""
-    covering, _ = Covering.of(interest, model, len(sets) + 1)
+    covering, _ = CoverState.of(interest, model, len(sets) + 1)
     chosen = [np.flatnonzero(each[: interest.n_flows]) for each in sets]
     covering.begin([each for each in chosen if len(each) > 1])
     return covering
@@ -111,7 +111,7 @@ def test_no_step_raises_the_cost(interest: Interest, params: dict[str, Any], set
             assert covering.total <= before * (1 + 1e-9) + 1e-9 or (step == "refit" and not linear)
 
 
-def best_choice(interest: Interest, covering: Covering, u: int, frequency: Any) -> float:
+def best_choice(interest: Interest, covering: CoverState, u: int, frequency: Any) -> float:
     """Return the least that a subscriber can pay with linear costs, by trying all sets of clusters."""
     start, wanted, _ = covering.rows
     mine = set(wanted[start[u] : start[u + 1]].tolist())

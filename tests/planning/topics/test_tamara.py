@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs.local import Local
+from narrowcast.costs.local_changes import LocalChanges
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between
@@ -18,12 +18,12 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.baselines.simple import PerFlow
-from narrowcast.planning.replan import changed
+from narrowcast.planning.replanner import changed
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
-from narrowcast.planning.topics.tamara.channels import Members
-from narrowcast.planning.topics.tamara.peers import Bits, Peers
-from narrowcast.planning.topics.tamara.protocol import Protocol, Rules
+from narrowcast.planning.topics.tamara.channels import ChannelMembers
+from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProtocol
 from narrowcast.planning.topics.tamara.sampling import coin, sample_size
+from narrowcast.planning.topics.tamara.subscribers import BitRelation, SubscriberPeers
 from narrowcast.workloads.feeds import Feeds
 from support.interests import clustered
 
@@ -49,7 +49,9 @@ def uncovered(planner: Tamara) -> int:
 
 def test_the_greedy_subscriptions_of_the_vector() -> None:
     """Clusters stay as they are, those without members too, and are paid."""
-    protocol = Protocol(Local(Overall(interval=1)), Rules(adapt=False), np.random.default_rng(0))
+    protocol = TamaraProtocol(
+        LocalChanges(Overall(interval=1)), ChannelRules(adapt=False), np.random.default_rng(0)
+    )
     protocol.system.create(GREEDY["f"])
     protocol.system.admit(GREEDY["users"])
     for topics in GREEDY["clusters"]:
@@ -128,7 +130,9 @@ def test_after_every_single_operation(
 ) -> None:
     """Subscriptions and account agree with what they should be, change by change and round by round."""
     interest, batches = made
-    protocol = Protocol(Local(Overall()), Rules(tidy=True, margin=0.3), np.random.default_rng(seed))
+    protocol = TamaraProtocol(
+        LocalChanges(Overall()), ChannelRules(tidy=True, margin=0.3), np.random.default_rng(seed)
+    )
     protocol.system.create([*(interest.rate * 360).tolist(), 0.1, 0.2])
     protocol.system.admit(interest.n_subscribers + 2)
     pairs = [(int(s), int(t), "subscribe") for s, t in zip(*interest.wants.nonzero(), strict=True)]
@@ -156,8 +160,8 @@ def test_the_account_is_right_whatever_frequencies_are_like(
 ) -> None:
     """Kept up to date change by change it equals what is made anew, to nine digits."""
     model = Overall(cost_m=growth, cost_d=growth, cost_n=0.5, interval=1)
-    rules = Rules(tidy=True, margin=0.3)
-    protocol = Protocol(Local(model), rules, np.random.default_rng(0), limit=limit)
+    rules = ChannelRules(tidy=True, margin=0.3)
+    protocol = TamaraProtocol(LocalChanges(model), rules, np.random.default_rng(0), limit=limit)
     system = protocol.system
     system.create(first)
     system.admit(8)
@@ -179,7 +183,7 @@ def test_the_account_is_right_whatever_frequencies_are_like(
         assert system.account.total == pytest.approx(total, rel=1e-9, abs=0)
 
 
-def check(protocol: Protocol) -> None:
+def check(protocol: TamaraProtocol) -> None:
     """Compare all that is kept up to date with the same worked out anew."""
     system, peers = protocol.system, protocol.system.peers
     n, k = system.n_peers, len(system.topics)
@@ -340,14 +344,14 @@ def test_there_is_a_first_time() -> None:
 
 
 def test_members_and_bits() -> None:
-    members = Members()
+    members = ChannelMembers()
     for row in (5, 3, 9):
         members.add(row)
     members.remove(5)
     assert sorted(members.all().tolist()) == [3, 9]
     assert 5 not in members
     assert sorted(members.sample(9, np.random.default_rng(0)).tolist()) == [3, 9]
-    bits = Bits(1, 1)
+    bits = BitRelation(1, 1)
     bits.grow(3, 130)
     bits.put(2, 129)
     bits.grow(9, 500)
@@ -358,7 +362,7 @@ def test_answers_equal_a_literal_count() -> None:
     rng = np.random.default_rng(4)
     n, k, c = 30, 70, 5
     wants, topics, joined = rng.random((n, k)) < 0.4, rng.random((c, k)) < 0.3, rng.random((n, c)) < 0.5
-    peers = Peers(n, k)
+    peers = SubscriberPeers(n, k)
     for bits, matrix in ((peers.interests, wants), (peers.topics, topics), (peers.joined, joined)):
         for row, column in zip(*matrix.nonzero(), strict=True):
             bits.put(int(row), int(column))

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from narrowcast.costs.local import Local, Topic
+from narrowcast.costs.local_changes import LocalChanges, TopicCost
 from narrowcast.costs.overall import Overall
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
 from narrowcast.planning.topics.tamara import channels as channels_module
+from narrowcast.planning.topics.tamara import cluster_system as system_module
 from narrowcast.planning.topics.tamara import protocol as protocol_module
-from narrowcast.planning.topics.tamara import system as system_module
-from narrowcast.planning.topics.tamara.addresses import Addresses
-from narrowcast.planning.topics.tamara.channels import ClusterChannel, Members, TopicChannel
-from narrowcast.planning.topics.tamara.exchange import Exchange
-from narrowcast.planning.topics.tamara.peers import Peers
-from narrowcast.planning.topics.tamara.protocol import Protocol, Rules
+from narrowcast.planning.topics.tamara.channel_numbers import ChannelRows
+from narrowcast.planning.topics.tamara.channels import ChannelMembers, ClusterChannel, TopicChannel
+from narrowcast.planning.topics.tamara.exchange import MessageCounter
+from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProtocol
+from narrowcast.planning.topics.tamara.subscribers import SubscriberPeers
 from support.interests import clustered
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Watch:
     """Who looked at whom, and by which messages they might."""
 
     def __init__(self) -> None:
-        self.protocol: Protocol
+        self.protocol: TamaraProtocol
         self.seen: set[int] = set()
         self.reached: set[int] = set()
         self.looks = {"own": 0, "asked": 0, "frequency": 0}
@@ -151,7 +151,7 @@ class Watch:
         return False
 
 
-class Watched(Peers):
+class Watched(SubscriberPeers):
     """Subscribers who note whose rows are looked at."""
 
     __slots__ = ("watch",)
@@ -217,7 +217,7 @@ def watched_channel(kind: type[Any], watch: Watch) -> type[Any]:
     return type(f"Watched{kind.__name__}", (kind,), {"__slots__": (), **{n: noted(n) for n in names}})
 
 
-class WatchedAddresses(Addresses):
+class WatchedAddresses(ChannelRows):
     """Channels with a limit, which are asked for and given back by messages."""
 
     def __init__(self, limit: int | None) -> None:
@@ -253,10 +253,12 @@ class WatchedAddresses(Addresses):
         super().close(key, flows)
 
 
-class Logged(Exchange):
+class Logged(MessageCounter):
     """Messages, with whom they reached."""
 
-    def __init__(self, watch: Watch, peers: Peers, rng: np.random.Generator, *, sized: bool) -> None:
+    def __init__(
+        self, watch: Watch, peers: SubscriberPeers, rng: np.random.Generator, *, sized: bool
+    ) -> None:
         super().__init__(peers, rng, margin=0.2, z=1.96, sized=sized)
         self.watch = watch
 
@@ -268,11 +270,11 @@ class Logged(Exchange):
         with self.watch.asking(self.sent, [channel], 2):
             return super().asked(kind, channel)
 
-    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> Topic:
+    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
         with self.watch.asking(self.sent, clusters, 2):
             return super().passed_on(channel, clusters)
 
-    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[Topic]:
+    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
         with self.watch.asking(self.sent, channels, 2):
             return super().topics(kind, channels)
 
@@ -292,14 +294,14 @@ class Logged(Exchange):
         addresses.told += self.sent["cluster"] - before
         return found
 
-    def _sampled(self, members: Members) -> Any:
+    def _sampled(self, members: ChannelMembers) -> Any:
         before = self.sent["survey"]
         found = super()._sampled(members)
         if self.sent["survey"] - before == 2 * len(found):
             self.watch.reached.update(found.tolist())
         return found
 
-    def announced(self, members: Members) -> Any:
+    def announced(self, members: ChannelMembers) -> Any:
         before = self.sent["cluster"]
         found = super().announced(members)
         if self.sent["cluster"] - before == len(found):
@@ -308,15 +310,20 @@ class Logged(Exchange):
 
 
 def watched(
-    monkeypatch: pytest.MonkeyPatch, interest: Interest, rules: Rules, *, growth: str, limit: int | None
-) -> tuple[Protocol, Watch]:
+    monkeypatch: pytest.MonkeyPatch,
+    interest: Interest,
+    rules: ChannelRules,
+    *,
+    growth: str,
+    limit: int | None,
+) -> tuple[TamaraProtocol, Watch]:
     """A system whose subscribers, channels and messages are watched."""
     watch = Watch()
     monkeypatch.setattr(system_module, "TopicChannel", watched_channel(TopicChannel, watch))
     monkeypatch.setattr(system_module, "ClusterChannel", watched_channel(ClusterChannel, watch))
     monkeypatch.setattr(system_module, "Addresses", WatchedAddresses)
-    local = Local(Overall(cost_m=growth, cost_d=growth))
-    protocol = watch.protocol = Protocol(local, rules, np.random.default_rng(5), limit=limit)
+    local = LocalChanges(Overall(cost_m=growth, cost_d=growth))
+    protocol = watch.protocol = TamaraProtocol(local, rules, np.random.default_rng(5), limit=limit)
     protocol.system.peers = Watched(interest.n_subscribers, interest.n_flows, watch)
     exchange = Logged(watch, protocol.system.peers, np.random.default_rng(5), sized=local.sized)
     protocol.exchange = protocol.system.exchange = exchange
@@ -333,7 +340,7 @@ def test_nobody_is_looked_at_without_a_message(
 ) -> None:
     """Whoever acts looks at itself; all others have been asked or told something, which is counted."""
     interest = clustered(seed=5, subscribers=60)
-    rules = Rules(margin=0.2, tidy=tidy, grown=tidy, by=0.1)
+    rules = ChannelRules(margin=0.2, tidy=tidy, grown=tidy, by=0.1)
     protocol, watch = watched(monkeypatch, interest, rules, growth=growth, limit=limit)
     system, rng = protocol.system, np.random.default_rng(5)
     who, what = interest.wants.nonzero()
@@ -384,12 +391,12 @@ def test_nobody_looks_at_the_account() -> None:
     assert right.messages_ == wrong.messages_
 
 
-class Garbled(Exchange):
+class Garbled(MessageCounter):
     """Messages in which every size that is hidden, or all where costs hang on them, is made up."""
 
     __slots__ = ("_noise", "made_up")
 
-    def __init__(self, like: Exchange, peers: Peers, rng: np.random.Generator) -> None:
+    def __init__(self, like: MessageCounter, peers: SubscriberPeers, rng: np.random.Generator) -> None:
         super().__init__(peers, rng, margin=like._margin, z=like._z, sized=like._sized)
         self._noise = np.random.default_rng(1)
         self.made_up = 0
@@ -398,7 +405,7 @@ class Garbled(Exchange):
         self.made_up += 1
         return int(self._noise.integers(1 if self._sized else -5000, 5000))
 
-    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[Topic]:
+    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
         return [topic._replace(members=self._any()) for topic in super().topics(kind, channels)]
 
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
@@ -465,4 +472,4 @@ def test_channels_cannot_see_others() -> None:
         )
     }
     ours = {name for name in imported if name and name.startswith("narrowcast")}
-    assert ours == {"narrowcast.costs.local", "narrowcast.costs.sums"}
+    assert ours == {"narrowcast.costs.local_changes", "narrowcast.costs.exact_sum"}

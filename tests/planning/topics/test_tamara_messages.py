@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from narrowcast.costs.local import Local
+from narrowcast.costs.local_changes import LocalChanges
 from narrowcast.costs.overall import Overall
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.topics.tamara import Tamara
-from narrowcast.planning.topics.tamara.protocol import Protocol, Rules
+from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProtocol
 from support.interests import clustered
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ def made(
     topics: int = 6,
     limit: int | None = None,
     **rules: Any,
-) -> Protocol:
+) -> TamaraProtocol:
     """Topics that are all alike, and twenty subscribers who want nothing yet."""
-    local = Local(Overall(cost_m=growth, cost_d=growth))
-    protocol = Protocol(local, Rules(**rules), np.random.default_rng(0), limit=limit)
+    local = LocalChanges(Overall(cost_m=growth, cost_d=growth))
+    protocol = TamaraProtocol(local, ChannelRules(**rules), np.random.default_rng(0), limit=limit)
     protocol.system.create([frequency] * topics)
     protocol.system.admit(20)
     return protocol
 
 
 def wants(
-    protocol: Protocol, peers: Iterable[int], topics: Iterable[int], cluster: int | None = None
+    protocol: TamaraProtocol, peers: Iterable[int], topics: Iterable[int], cluster: int | None = None
 ) -> None:
     """Have subscribers want topics, directly or from a cluster that they join."""
     topics = list(topics)
@@ -59,7 +59,7 @@ def wants(
         channel.checked = len(channel.members)
 
 
-def spent(protocol: Protocol, act: Callable[[], Any]) -> dict[str, int]:
+def spent(protocol: TamaraProtocol, act: Callable[[], Any]) -> dict[str, int]:
     """Return the messages that something takes, by kind."""
     before = dict(protocol.exchange.sent)
     act()
@@ -201,7 +201,10 @@ def test_members_who_look_at_themselves(growth: str, sized: int, monkeypatch: py
     looked = []
 
     def leaves(peer: int, cluster: int) -> bool:
-        need, left = len(protocol.system.peers.need(peer, cluster)), Protocol._leaves(protocol, peer, cluster)
+        need, left = (
+            len(protocol.system.peers.need(peer, cluster)),
+            TamaraProtocol._leaves(protocol, peer, cluster),
+        )
         looked.append((need, left))
         return left
 

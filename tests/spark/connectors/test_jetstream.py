@@ -23,13 +23,13 @@ from narrowcast.errors import (
 )
 from narrowcast.jetstream.errors import LostError
 from narrowcast.spark.connectors.jetstream import (
-    Address,
     JetStreamSource,
+    ServerAddress,
 )
 from narrowcast.spark.connectors.jetstream import stream as streams
-from narrowcast.spark.connectors.jetstream.connection import Link, connect
+from narrowcast.spark.connectors.jetstream.connection import LazyConnection, connect
 from narrowcast.spark.connectors.jetstream.source import _ranges, _StreamReader
-from narrowcast.spark.connectors.jetstream.stream import State, messages, state_of
+from narrowcast.spark.connectors.jetstream.stream import StreamState, messages, state_of
 from support.nats import NatsServer, nats_server
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def test_a_purged_stream_goes_on_behind_the_gap(server: NatsServer, stream: str)
 def test_missing_equals_a_count(first: int, size: int, deleted: set[int], after: int, n: int) -> None:
     there = set(range(first, first + size))
     gone = {first + number for number in deleted} & there - {first, first + size - 1}
-    state = State(first, first + size - 1, "", tuple(sorted(gone)))
+    state = StreamState(first, first + size - 1, "", tuple(sorted(gone)))
     to = min(after + n, state.last)  # nobody asks beyond the last
     assert state.missing(after, to) == len(set(range(after + 1, to + 1)) - (there - gone))
 
@@ -307,7 +307,7 @@ def test_a_first_batch_that_is_repeated_begins_where_it_began(server: NatsServer
 def test_large_messages_come_in_several_batches(server: NatsServer, stream: str) -> None:
     payloads = [bytes([i]) * 900_000 for i in range(12)]
     server.fill(f"{stream}.a", payloads)
-    with Link(Address.of(server.url)) as link:
+    with LazyConnection(ServerAddress.of(server.url)) as link:
         found = list(messages(link, stream, None, 1, 12))
     assert [row for batch in found for row in batch.column("payload").to_pylist()] == payloads
     assert len(found) > 1
@@ -322,7 +322,7 @@ def test_a_consumer_that_the_server_forgot_is_made_anew(server: NatsServer, stre
             await js.delete_consumer(stream, name)
         return len(names)
 
-    with Link(Address.of(server.url)) as link:
+    with LazyConnection(ServerAddress.of(server.url)) as link:
         reading = messages(link, stream, None, 1, 20)
         first = next(reading)
         assert server.ask(forget) == 1
@@ -338,7 +338,7 @@ def test_a_reader_outlives_its_server(tmp_path: Path) -> None:
         server.fill("s.a", [b"x" * 900_000] * 20)
         reader = stream_reader(server, "s")
         at = reader.initialOffset()
-        with Link(Address.of(server.url)) as link:
+        with LazyConnection(ServerAddress.of(server.url)) as link:
             reading = messages(link, "s", None, 1, 20)
             first = next(reading)
             server.stop()
@@ -420,8 +420,11 @@ def test_a_password(tmp_path: Path) -> None:
         refused = f"the NATS server at {server.url} refuses what its URL says; ask for access"
         for url in (server.url, right.replace("secret", "wrong")):
             with pytest.raises(TransportError, match=refused):
-                asyncio.run(connect(Address.of(url)))
-        with Link(Address.of(right)) as link, pytest.raises(ParameterError, match="there is none"):
+                asyncio.run(connect(ServerAddress.of(url)))
+        with (
+            LazyConnection(ServerAddress.of(right)) as link,
+            pytest.raises(ParameterError, match="there is none"),
+        ):
             link.call(partial(state_of, stream="s"))
 
 
@@ -433,7 +436,7 @@ def test_tries_are_counted(server: NatsServer) -> None:
         raise LostError("gone")
 
     with (
-        Link(Address.of(server.url)) as link,
+        LazyConnection(ServerAddress.of(server.url)) as link,
         pytest.raises(TransportError, match=r"does not answer \(gone\)"),
     ):
         link.call(fail, tries=2)

@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 from narrowcast.errors import JobError, ParameterError, TableError, TransportError
 from narrowcast.model.subjects import LONGEST, fault_of
 from narrowcast.spark.connectors.jetstream import (
-    Address,
     JetStreamSource,
-    Published,
+    PublishResult,
+    ServerAddress,
     lag_of,
     missing_of,
     name_of,
@@ -28,9 +28,9 @@ from narrowcast.spark.connectors.jetstream import (
     subject_of,
     write_messages,
 )
-from narrowcast.spark.connectors.jetstream.connection import Link
+from narrowcast.spark.connectors.jetstream.connection import LazyConnection
 from narrowcast.spark.connectors.jetstream.stream import state_of
-from narrowcast.spark.problems import told
+from narrowcast.spark.spark_errors import told
 from support.cluster import until
 from support.nats import NatsServer, nats_server
 
@@ -215,7 +215,7 @@ def table(*rows: tuple[str | None, str | None, bytes | None]) -> pa.RecordBatch:
 
 
 def published(server: NatsServer, *batches: pa.RecordBatch, **how: Any) -> list[dict[str, Any]]:
-    given = publish(iter(batches), Address.of(server.url, timeout=10), **how)
+    given = publish(iter(batches), ServerAddress.of(server.url, timeout=10), **how)
     return [row for batch in given for row in batch.to_pylist()]
 
 
@@ -240,11 +240,11 @@ def test_a_table_there_and_back_and_sent_twice(
     )
     example = "subject 'sink.*', id 'e7': subject has a wildcard"
     for _ in range(2):
-        assert write_messages(frame, server.url) == Published(2999, 1, example)
+        assert write_messages(frame, server.url) == PublishResult(2999, 1, example)
     assert f"1 messages were not published, such as: {example}" in caplog.text
     expected = [(f"sink.{i % 5}", f"e{i}", str(i).encode()) for i in range(3000) if i != 7]
     assert sorted(stored(server, "sink")) == sorted(expected)
-    assert write_messages(frame.limit(0), server.url) == Published(0, 0, None)
+    assert write_messages(frame.limit(0), server.url) == PublishResult(0, 0, None)
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_what_a_table_lacks_and_where_it_cannot_go(spark: SparkSession, server: 
         write_messages(frame.drop("payload"), server.url)
     with pytest.raises(TransportError, match=r"no NATS server at nats://\S+:1 within 0.3 s"):
         write_messages(frame, "nats://127.0.0.1:1", timeout=0.3)
-    assert write_messages(frame, server.url, acknowledge=False) == Published(1, 0, None)
+    assert write_messages(frame, server.url, acknowledge=False) == PublishResult(1, 0, None)
 
 
 def test_what_can_never_be_sent_is_left_out(server: NatsServer) -> None:
@@ -346,7 +346,7 @@ def test_a_permission_that_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sink, "_QUIET", 0.1)
     rights = 'authorization { users: [{ user: "me", password: "x", permissions: { publish: "no.>" } }] }'
     with nats_server(tmp_path, rights) as server:
-        address = Address.of(server.url.replace("//", "//me:x@"))
+        address = ServerAddress.of(server.url.replace("//", "//me:x@"))
         for acknowledge in (True, False):
             with pytest.raises(TransportError, match=r"(?i)permissions violation for publish to \"yes.a\""):
                 list(publish([table(("yes.a", "1", b""))], address, acknowledge=acknowledge))
@@ -366,7 +366,7 @@ def test_a_sink_outlives_its_server(tmp_path: Path, acknowledge: bool) -> None:
                     server.start()
                 yield table(*(("s.a", f"{j}-{i}", b"x") for i in range(20)))
 
-        given = publish(batches(), Address.of(server.url), acknowledge=acknowledge)
+        given = publish(batches(), ServerAddress.of(server.url), acknowledge=acknowledge)
         assert sum(batch.to_pylist()[0]["published"] for batch in given) == 60
         assert sorted(name for _, name, _ in stored(server, "s") if name) == sorted(
             f"{j}-{i}" for j in range(3) for i in range(20)
@@ -378,9 +378,9 @@ def test_a_server_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     with nats_server(tmp_path) as server:
         server.make_stream("s")
         server.fill("s.a", numbers(3))
-        address = Address.of(server.url, timeout=0.5)
+        address = ServerAddress.of(server.url, timeout=0.5)
         row = table(("s.a", "1", b""))
-        with Link(address) as link:
+        with LazyConnection(address) as link:
             state = partial(state_of, stream="s")
             assert link.call(state).last == 3
             begun = time.monotonic()

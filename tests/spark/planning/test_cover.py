@@ -12,10 +12,10 @@ from narrowcast.kernels import cover as kernels
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Cover, PerFlow
-from narrowcast.planning.topics.covering import Covering
-from narrowcast.planning.topics.rounds import in_rounds
-from narrowcast.spark.planning import covering
-from narrowcast.spark.planning.covering import covered
+from narrowcast.planning.topics.cover_rounds import in_rounds
+from narrowcast.planning.topics.cover_state import CoverState
+from narrowcast.spark.planning import large_cover
+from narrowcast.spark.planning.large_cover import covered
 from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.feeds import Feeds
@@ -38,7 +38,7 @@ def small(n: int = 300, seed: int = 1) -> Interest:
 
 def test_owners() -> None:
     interest = Interest([[1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]])
-    found, _ = Covering.of(interest, Overall(interval=0.001), 2)
+    found, _ = CoverState.of(interest, Overall(interval=0.001), 2)
     found.begin([[0, 1, 2], [2, 3, 4]])
     [both] = np.flatnonzero(found.state[1])
     first = found.rows[0][both]
@@ -58,7 +58,7 @@ def test_owners() -> None:
 def test_as_good_as_on_the_driver(
     spark: SparkSession, channels: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(covering, "CHUNK", 50)
+    monkeypatch.setattr(large_cover, "CHUNK", 50)
     interest = small()
     planner = Cover(rounds=3, channels=channels)
     costs: list[float] = []

@@ -11,10 +11,10 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning import PLANNERS, Hash
 from narrowcast.planning.base import BasePlanner
-from narrowcast.spark.batches import chunks
+from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.planning.plan import make_plan
-from narrowcast.spark.stages.collection import LIMIT, to_interest
 from narrowcast.spark.stages.interest import InterestFrames
+from narrowcast.spark.stages.interest_collection import LIMIT, to_interest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

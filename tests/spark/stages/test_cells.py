@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from narrowcast import EventBatch, Interest, Schema, SubscriptionSet
 from narrowcast.errors import ParameterError, SchemaError, TableError
 from narrowcast.model.cells import CellGrid
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages import cells
 from narrowcast.spark.stages.cells import MOST_TOP, cell_rates, from_cells
 from narrowcast.spark.stages.compile import compile_subscriptions, pack

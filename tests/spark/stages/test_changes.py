@@ -12,11 +12,11 @@ import pytest
 
 from narrowcast import Interest
 from narrowcast.errors import JobError, ParameterError, TableError
-from narrowcast.planning.replan import changed
-from narrowcast.spark.problems import plainly
+from narrowcast.planning.replanner import changed
 from narrowcast.spark.sources.tables import ingest
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.changes import from_changes, instant_of
-from narrowcast.spark.stages.collection import to_interest
+from narrowcast.spark.stages.interest_collection import to_interest
 from narrowcast.workloads.feeds import Feeds
 
 if TYPE_CHECKING:

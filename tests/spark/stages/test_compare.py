@@ -14,10 +14,10 @@ from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import planners
-from narrowcast.spark.stages.compare import Compared, Comparison, compare
+from narrowcast.spark.stages.compare import ComparedMethod, Comparison, compare
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.trial import trials
+from narrowcast.spark.stages.planner_trial import trials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("own_methods")
 
 
-def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
+def rows(found: Comparison) -> dict[tuple[str, int | None], ComparedMethod]:
     return {(row.method, row.asked): row for row in found.rows}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
 from narrowcast.spark.stages.compile import compile_subscriptions, owners, pack, packed, unpack, unpack_all
-from narrowcast.spark.stages.scan import needed
+from narrowcast.spark.stages.event_scan import needed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.topology import Topology
 from narrowcast.planning import PLANNERS, Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.baselines.simple import stable_hash
-from narrowcast.spark.stages.blocks import Blocks
-from narrowcast.spark.stages.evaluate import BASELINES, BLOCK, Scored, evaluate, false_exclusions
+from narrowcast.spark.stages.blocks import FlowBlocks
+from narrowcast.spark.stages.evaluate import BASELINES, BLOCK, ScoredPlan, evaluate, false_exclusions
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.spark.stages.network import NetworkTables
 
@@ -99,7 +99,7 @@ def cases(draw: st.DrawFn, *, served: bool) -> Case:
     return Case(pairs_table(wanted, {"subscriber": subscriber_kind, "flow": flow_kind}), rated, plan)
 
 
-def on_the_driver(case: Case, channels: int) -> dict[str, Scored]:
+def on_the_driver(case: Case, channels: int) -> dict[str, ScoredPlan]:
     """The slow reference: everything at once, in this process."""
     interest = case.interest
     plans = {
@@ -111,13 +111,15 @@ def on_the_driver(case: Case, channels: int) -> dict[str, Scored]:
     }
     models = COSTS.made()
     found = {
-        name: Scored(plan.n_used, {cost: model.score(interest, plan) for cost, model in models.items()})
+        name: ScoredPlan(plan.n_used, {cost: model.score(interest, plan) for cost, model in models.items()})
         for name, plan in plans.items()
     }
-    return found | {"ideal": Scored(None, {cost: model.ideal(interest) for cost, model in models.items()})}
+    return found | {
+        "ideal": ScoredPlan(None, {cost: model.ideal(interest) for cost, model in models.items()})
+    }
 
 
-def assert_same(found: Any, expected: dict[str, Scored]) -> None:
+def assert_same(found: Any, expected: dict[str, ScoredPlan]) -> None:
     assert list(found) == list(expected)
     for name, scored in expected.items():
         assert found[name].channels == scored.channels, name
@@ -361,7 +363,7 @@ def test_blocks_hold_whole_hash_channels_or_parts_of_one_group() -> None:
         channel = (stable_hash(flows) % np.uint64(channels)).astype(np.int64)
         n_groups = min(channels, 40)
         sizes = np.bincount(channel % n_groups, minlength=n_groups)
-        blocks = Blocks.of_sizes(sizes, channels, block_size)
+        blocks = FlowBlocks.of_sizes(sizes, channels, block_size)
         block, hashed = blocks.place(flows)
         assert hashed.tolist() == channel.tolist()
         for group in range(n_groups):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.spark import histories as build
-from narrowcast.spark.planning.wants import flows_of, rows_of
+from narrowcast.spark.planning.interest_rows import flows_of, rows_of
 from narrowcast.spark.stages.histories import Histories, _cut, _Numbers
 from narrowcast.spark.stages.interest import InterestFrames, from_matches
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from narrowcast import Interest, Matches, Schema, SubscriptionSet
 from narrowcast.errors import JobError, ParameterError, TableError
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.interest import InterestFrames, from_matches, from_topics, rates_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from narrowcast.spark.sources.tables import ingest, schema_of
 from narrowcast.spark.stages.compile import compile_subscriptions
 from narrowcast.spark.stages.estimate import estimate
 from narrowcast.spark.stages.match import match, worker_memory
-from narrowcast.spark.stages.took import Took
+from narrowcast.spark.stages.slice_metrics import SliceMetrics
 from support.filters import events, filters, schemas
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def test_odd_names_and_values_in_parts(odd: Case, parts: int | None, copies: int
     ids=lambda options: options["scheme"],
 )
 def test_odd_names_and_values_by_any_scheme(odd: Case, options: dict[str, Any]) -> None:
-    took = Took(odd.spark.sparkContext)
+    took = SliceMetrics(odd.spark.sparkContext)
     assert took.table().num_rows == 0
     assert odd.found(strategy="partitioned", took=took, **options) == odd.expected
     assert took.slices is not None

@@ -14,17 +14,17 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.ownership import by_subscription
 from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.spark.planning.plan import costs_of, make_plan
-from narrowcast.spark.stages import boxes
+from narrowcast.spark.stages import bounding_boxes
 from narrowcast.spark.stages.compile import pack
 from narrowcast.spark.stages.evaluate import false_positives_by_subscription
-from narrowcast.spark.stages.inputs import Inputs
 from narrowcast.spark.stages.interest import from_matches
 from narrowcast.spark.stages.ownership import bring_owners, check_by, gathered
+from narrowcast.spark.stages.plan_inputs import PlanInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILTERS = Inputs(subscriptions="s", events="e")
+FILTERS = PlanInputs(subscriptions="s", events="e")
 
 
 def test_methods_that_cluster_subscribers() -> None:
@@ -45,17 +45,17 @@ def test_methods_that_cluster_subscribers() -> None:
     ("by", "inputs", "message"),
     [
         ("peer", FILTERS, "--by is 'peer'; use one of subscriber, subscription"),
-        ("subscription", Inputs(interests="i"), "needs filters, and --interests has none; give --subscr"),
-        ("subscription", Inputs(changes="c"), "needs filters, and --changes has none"),
-        ("subscription", Inputs(state="s"), "needs filters, and --state has none"),
+        ("subscription", PlanInputs(interests="i"), "needs filters, and --interests has none; give --subscr"),
+        ("subscription", PlanInputs(changes="c"), "needs filters, and --changes has none"),
+        ("subscription", PlanInputs(state="s"), "needs filters, and --state has none"),
         (
             "subscription",
-            Inputs(subscriptions="s", events="e", flows="cells"),
+            PlanInputs(subscriptions="s", events="e", flows="cells"),
             "goes by the events that each matches, and --flows is cells; leave one out",
         ),
     ],
 )
-def test_what_is_refused(by: str, inputs: Inputs, message: str) -> None:
+def test_what_is_refused(by: str, inputs: PlanInputs, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         check_by(by, "direct", inputs, channels=3)
 
@@ -101,9 +101,9 @@ def test_a_box_for_each_subscription() -> None:
     filters = {"subscription_id": [7, 3], "subscriber": ["ann"] * 2, "filter": ["x > 1 AND x <= 2", "x > 5"]}
     payload = pack(nc.compile_filters(schema, pa.table(filters), strict=True).subscriptions)
     batch = pa.RecordBatch.from_pydict({"payload": pa.array([payload], pa.binary())})
-    [each] = boxes._around(iter([batch]), schema, [0], "subscription")
+    [each] = bounding_boxes._around(iter([batch]), schema, [0], "subscription")
     assert each.to_pydict() == {"subscriber": ["7", "3"], "lo0": [1.0, 5.0], "hi0": [2.0, float("inf")]}
-    [whole] = boxes._around(iter([batch]), schema, [0], "subscriber")
+    [whole] = bounding_boxes._around(iter([batch]), schema, [0], "subscriber")
     assert whole.to_pydict() == {"subscriber": ["ann"], "lo0": [1.0], "hi0": [float("inf")]}
 
 

@@ -19,12 +19,12 @@ import narrowcast.spark.stages.replay as replaying
 from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.placement import Placement
-from narrowcast.routing import Method
-from narrowcast.routing.choice import router_maker
-from narrowcast.routing.replay import Replay
+from narrowcast.routing import RouteMethod
+from narrowcast.routing.replay import EventReplay
+from narrowcast.routing.router_parameters import router_maker
+from narrowcast.spark.stages.delivery_results import PlanWithRouter, ReplayResult
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.spark.stages.replay import cells_of, drawn_publishers, exact_parts, replay
-from narrowcast.spark.stages.sendings import Replayed, Sending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,12 +62,12 @@ class Case:
         cells = spark.createDataFrame(list(self.cell.items()), "event_id bigint, flow bigint")
         return matched.repartition(partitions), people.repartition(partitions), cells
 
-    def on_spark(self, spark: SparkSession, partitions: int = 1, block: int = 1 << 20) -> Replayed:
+    def on_spark(self, spark: SparkSession, partitions: int = 1, block: int = 1 << 20) -> ReplayResult:
         matched, people, cells = self.frames(spark, partitions)
         return replay(
             matched,
             people,
-            {"mine": Sending(self.plan, self.router)},
+            {"mine": PlanWithRouter(self.plan, self.router)},
             flow_space=self.flow_space,  # type: ignore[arg-type]
             cells=cells if self.flow_space == "cells" else None,
             network=self.tables,
@@ -151,7 +151,7 @@ def locally(case: Case) -> dict[str, float]:
             carrying = np.isin(np.arange(plan.n_channels), [placed[i] for i in which if i in placed])
             fitted = nc.ChannelPlan(carrying[None], listens, parent, subscribers=PEOPLE)
         sent = router.route([flow], who, fitted, publisher)
-        again = Replay(network, publisher, who, fitted.subscribers)
+        again = EventReplay(network, publisher, who, fitted.subscribers)
         costs.append(again.cost(sent, fitted)[0])
         for name, values in ends.items():
             values.append(getattr(again, name)[0])
@@ -164,7 +164,7 @@ def locally(case: Case) -> dict[str, float]:
             }
             for d in sent.channels[0].tolist()
         ]
-        at_once = sent.method[0] == Method.BROADCAST
+        at_once = sent.method[0] == RouteMethod.BROADCAST
         copies = 8 if at_once else sum(map(len, reached))
         got = set(range(8)) if at_once else set().union(*reached)
         assert got | set(sent.unicast[0].tolist()) >= {PEOPLE.index(p) for p in people}
@@ -188,9 +188,9 @@ def locally(case: Case) -> dict[str, float]:
     return found | {"cost": math.fsum(costs)} | {name: math.fsum(values) for name, values in ends.items()}
 
 
-def in_process(case: Case, block: int) -> Replayed:
+def in_process(case: Case, block: int) -> ReplayResult:
     """What a worker would make of all events, without Spark."""
-    plans, ids = {"mine": Sending(case.plan, case.router)}, np.arange(len(OWNER))
+    plans, ids = {"mine": PlanWithRouter(case.plan, case.router)}, np.arange(len(OWNER))
     place = np.array([PEOPLE.index(name) for name in OWNER], np.int32)
     asked = (case.flow_space, case.tables, "dense", 3, block)
     job = replaying._job(pa.array(PEOPLE), ids, place, plans, *asked)  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ def test_publishers_by_event(spark: SparkSession, tmp_path: Path) -> None:
     matched, people, _ = case.frames(spark, 1)
 
     def cost(seed: int = 0) -> float:
-        sendings = {"mine": Sending.by(plan, "unicast", "events", params={"threshold": 1})}
+        sendings = {"mine": PlanWithRouter.by(plan, "unicast", "events", params={"threshold": 1})}
         found = replay(matched, people, sendings, flow_space="events", network=tables, seed=seed)
         return found.plans["mine"].cost
 
@@ -310,7 +310,7 @@ def test_publishers_whose_names_begin_with_a_zero(spark: SparkSession, tmp_path:
     people = spark.createDataFrame([(0, "a"), (1, "b")], "subscription_id bigint, subscriber string")
     for seed in range(4):
         found = replay(
-            matched, people, {"mine": Sending(plan)}, flow_space="events", network=tables, seed=seed
+            matched, people, {"mine": PlanWithRouter(plan)}, flow_space="events", network=tables, seed=seed
         )
         assert found.plans["mine"].cost == 33
 
@@ -336,8 +336,8 @@ def test_somebody_who_is_nowhere(spark: SparkSession) -> None:
     matched, people, cells = replace(case, plan=plan).frames(spark, 1)
     people = people.unionByName(spark.createDataFrame([(99, "yan")], people.schema))
 
-    def sent(frame: DataFrame) -> Replayed:
-        sendings = {"mine": Sending(plan)}
+    def sent(frame: DataFrame) -> ReplayResult:
+        sendings = {"mine": PlanWithRouter(plan)}
         return replay(frame, people, sendings, flow_space="cells", cells=cells, network=case.tables)
 
     assert sent(matched).baselines["unicast"].direct == 1
@@ -375,7 +375,7 @@ def test_few_publishers_at_a_time_change_no_bit(monkeypatch: pytest.MonkeyPatch)
     """What bounds memory on large networks: a block for each publisher gives the same sums."""
     rng = np.random.default_rng(8)
     plan = nc.ChannelPlan(np.ones((1, 2)), rng.random((7, 2)) < 0.5, subscribers=PEOPLE[:7], flows=[1])
-    sendings = {name: Sending(plan, name) for name in nc.ROUTERS}
+    sendings = {name: PlanWithRouter(plan, name) for name in nc.ROUTERS}
     job = replaying._job(
         pa.array(PEOPLE),
         np.arange(8),

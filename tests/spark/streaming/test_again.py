@@ -11,9 +11,9 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.routing.routes import Flows
-from narrowcast.spark.streaming.record import Record, named
-from narrowcast.spark.streaming.state import State
+from narrowcast.routing.plan_routes import FlowAssignment
+from narrowcast.spark.streaming.interest_state import InterestState
+from narrowcast.spark.streaming.stream_record import StreamRecord, named
 from support.stream import FILTERS, expected
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class TestIdentity:
 
     def test_no_secret_is_kept_or_told(self, place: Place) -> None:
         job = {"source": named("nats://me:hunter2@host:4222/TICKS")}
-        record = Record.open(place.spark, str(place.folder / "check"), job)
+        record = StreamRecord.open(place.spark, str(place.folder / "check"), job)
         record.begin()
         assert "hunter2" not in (place.folder / "check" / "stream.json").read_text()
         changed = {"source": named("nats://me:swordfish@host:4222/TICKS")}
-        assert Record.open(place.spark, str(place.folder / "check"), changed).said.job == job
+        assert StreamRecord.open(place.spark, str(place.folder / "check"), changed).said.job == job
 
     def test_a_record_that_is_none(self, place: Place) -> None:
         place.events(0, 10)
@@ -164,7 +164,7 @@ def test_a_batch_that_comes_again_is_counted_as_it_is_delivered(place: Place) ->
     seen: list[int] = []
     place.run(sink=lambda frame, _: seen.append(frame.count()), **options)
     assert seen == [5]
-    rows = State.read(place.spark, str(place.folder / "state")).counts().collect()
+    rows = InterestState.read(place.spark, str(place.folder / "state")).counts().collect()
     assert {row.subscriber for row in rows} == {"s9"}
 
 
@@ -212,4 +212,4 @@ def test_a_function_that_looks_at_nothing(place: Place) -> None:
 def test_flows_that_have_no_labels() -> None:
     schema = nc.Schema.from_arrow(pa.schema([("spot", pa.list_(pa.int64()))]))
     with pytest.raises(ParameterError, match="which cannot name flows; take one of text or numbers"):
-        Flows(column="spot").check(schema)
+        FlowAssignment(column="spot").check(schema)

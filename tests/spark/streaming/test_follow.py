@@ -25,11 +25,11 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.baselines.simple import Hash, PerFlow
 from narrowcast.planning.baselines.static import Static
-from narrowcast.planning.replan import Replanner, changed
+from narrowcast.planning.replanner import Replanner, changed
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
-from narrowcast.spark.streaming.follow import Follow, Followed
-from narrowcast.spark.streaming.led import ignored_of
-from narrowcast.spark.streaming.standing import Standing, read_interest
+from narrowcast.spark.streaming.follow import Follow, FollowProgress
+from narrowcast.spark.streaming.follow_state import FollowState, read_interest
+from narrowcast.spark.streaming.online_session import ignored_of
 from support.cluster import SHORT, command, descendants, end
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Place:
     """A folder with changes, and jobs that follow them."""
 
     def __init__(self, spark: SparkSession | None, folder: Path) -> None:
-        self.spark, self.folder, self.heard = spark, folder, list[Followed]()
+        self.spark, self.folder, self.heard = spark, folder, list[FollowProgress]()
         self.plan = folder / "plan"
         (folder / "changes").mkdir()
 
@@ -100,7 +100,7 @@ class Place:
             options["planner"] = planner
         return Follow(self.spark, str(self.folder / "changes"), self.plan, heard=self.heard.append, **options)
 
-    def run(self, planner: OnlinePlanner | None = None, **options: Any) -> list[Followed]:
+    def run(self, planner: OnlinePlanner | None = None, **options: Any) -> list[FollowProgress]:
         """Take what is there, and return what each micro-batch came to."""
         self.heard.clear()
         job = self.job(planner, **options)
@@ -114,7 +114,7 @@ class Place:
         found, plan = read_interest(self.plan), nc.read_plan(self.plan)[0]
         assert pairs(found) == pairs(wanted)
         plan.validate(wanted)
-        standing = Standing.newest(self.folder / "plan.checkpoint" / "state")
+        standing = FollowState.newest(self.folder / "plan.checkpoint" / "state")
         assert standing is not None
         assert rows_of(standing.plan) == rows_of(plan)
         rows: set[tuple[Any, ...]] = set()
@@ -268,15 +268,15 @@ def test_a_micro_batch_that_is_cut_off_is_there_once(
     place: Place, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [place.put(f"{i}.parquet", log_of(30, seed=i, start=20_000 * i)) for i in range(3)]
-    real: Callable[..., Any] = getattr(Standing, where)
+    real: Callable[..., Any] = getattr(FollowState, where)
 
-    def cut(self: Standing, *words: Any, **options: Any) -> None:
+    def cut(self: FollowState, *words: Any, **options: Any) -> None:
         if self.batch == 1:
             raise OSError(28, "No space left on device")
         real(self, *words, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Standing, where, cut)
+        patch.setattr(FollowState, where, cut)
         with pytest.raises(nc.errors.NarrowcastError, match="No space left"):
             place.run(limit=1)
     done = place.run(limit=1)
@@ -290,7 +290,7 @@ def test_an_end_after_the_micro_batch_at_hand(place: Place) -> None:
     job = place.job(limit=1)
     begun = threading.Event()
 
-    def heard(_: Followed) -> None:
+    def heard(_: FollowProgress) -> None:
         begun.set()
         time.sleep(1)
 

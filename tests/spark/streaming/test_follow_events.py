@@ -16,10 +16,10 @@ import pytest
 import narrowcast as nc
 from narrowcast.errors import ParameterError
 from narrowcast.planning.baselines.simple import PerFlow
-from narrowcast.planning.replan import Replanner
+from narrowcast.planning.replanner import Replanner
 from narrowcast.planning.topics.tamara import Tamara
-from narrowcast.spark import Follow, Followed
-from narrowcast.spark.streaming.standing import Standing, read_interest
+from narrowcast.spark import Follow, FollowProgress
+from narrowcast.spark.streaming.follow_state import FollowState, read_interest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Place:
     """Folders with changes and events, and jobs that follow them."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.heard = spark, folder, list[Followed]()
+        self.spark, self.folder, self.heard = spark, folder, list[FollowProgress]()
         self.plan = folder / "plan"
         for name in ("changes", "events"):
             (folder / name).mkdir()
@@ -84,7 +84,7 @@ class Place:
             **options,
         )
 
-    def run(self, planner: Any = None, **options: Any) -> list[Followed]:
+    def run(self, planner: Any = None, **options: Any) -> list[FollowProgress]:
         """Take what is there, and return what each micro-batch came to."""
         self.heard.clear()
         job = self.job(planner, **options)
@@ -96,7 +96,7 @@ class Place:
     def rates(self) -> dict[str, float]:
         """Those beside the plan, which are those of the state."""
         found = read_interest(self.plan)
-        standing = Standing.newest(self.folder / "plan.checkpoint" / "state")
+        standing = FollowState.newest(self.folder / "plan.checkpoint" / "state")
         assert standing is not None
         assert standing.interest.rate.tolist() == found.rate.tolist()
         return dict(zip(found.flows.to_pylist(), found.rate.tolist(), strict=True))
@@ -129,15 +129,15 @@ def test_a_log_bit_by_bit_over_restarts(place: Place, monkeypatch: pytest.Monkey
     assert [done.batch for done in place.run(events=False)] == []  # events may come to be followed later
     for name, part in zip(("a.parquet", "b.csv", "c.jsonl"), parts[:3], strict=True):
         place.put(name, part)
-    real: Callable[..., Any] = Standing.write
+    real: Callable[..., Any] = FollowState.write
 
-    def cut(self: Standing, *words: Any, **options: Any) -> None:
+    def cut(self: FollowState, *words: Any, **options: Any) -> None:
         if self.batch == 1:
             raise OSError(28, "No space left on device")
         real(self, *words, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Standing, "write", cut)
+        patch.setattr(FollowState, "write", cut)
         with pytest.raises(nc.errors.NarrowcastError, match="No space left"):
             place.run(limit=1)
     assert [(done.batch, done.events) for done in place.run(limit=1)] == [(1, 80), (2, 80)]

@@ -11,7 +11,7 @@ import pytest
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.spark.streaming.backlog import Backlog, Lag
-from narrowcast.spark.streaming.batch import Batch
+from narrowcast.spark.streaming.micro_batch import MicroBatch
 from support.stream import FILTERS, expected
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
     tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
     begun = threading.Event()
 
-    def heard(_: Batch) -> None:
+    def heard(_: MicroBatch) -> None:
         begun.set()
         time.sleep(1)
 

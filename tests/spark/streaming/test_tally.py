@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
-from narrowcast.planning.replan import observed
+from narrowcast.planning.replanner import observed
 from narrowcast.spark.streaming import tally as module
+from narrowcast.spark.streaming.subscription_update import REJECTED
 from narrowcast.spark.streaming.tally import Span, Tally, _counted, _Sums, shape_of, tally
-from narrowcast.spark.streaming.update import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -69,7 +69,7 @@ class Connection:
 
     def open(self) -> Self:
         """Connect."""
-        from narrowcast.broker.nats import NatsTransport
+        from narrowcast.broker.nats_transport import NatsTransport
 
         if self._thread.ident is not None:
             raise TransportError("a connection is opened once; make another")

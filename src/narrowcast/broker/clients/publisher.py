@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.clients.asking import PATIENCE, Asking
+from narrowcast.broker.clients.request_client import PATIENCE, RequestClient
 from narrowcast.broker.data.decode import LARGEST
 from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.storage.streams import error_of
@@ -110,7 +110,7 @@ class Publisher:
         subjects = wire.Subjects(prefix)
         self._subject, self._refusals = subjects.ingress(self.name, partitions), subjects.refusals(self.name)
         self._hearing: Inbox | None = None
-        self._asking = Asking(transport, subjects.inbox(self.name))
+        self._asking = RequestClient(transport, subjects.inbox(self.name))
         # What it sends again is stored once, by a key that nobody else can use up before.
         self._secret = secrets.token_hex(16)
         self._window, self._patience = window, patience
@@ -137,7 +137,7 @@ class Publisher:
         with suppress(msgspec.MsgspecError, UnicodeError):
             answer = wire.decode_answer(message.payload)
             # Another of this name hears it too.
-            if not isinstance(answer, wire.Refused) or not self._first <= answer.first <= self.number:
+            if not isinstance(answer, wire.Refusal) or not self._first <= answer.first <= self.number:
                 return
             if answer.many:
                 self._fast = True
@@ -193,7 +193,9 @@ class Publisher:
         events, first = self._events[: wire.MOST], self.number - len(self._events)
         del self._events[: wire.MOST]
         self._bytes = sum(map(len, self._events))  # mostly there are none
-        sent = _Sent(first, len(events), wire.encode(wire.Batch(self.name, first, events, time.time())))
+        sent = _Sent(
+            first, len(events), wire.encode(wire.PublishedBatch(self.name, first, events, time.time()))
+        )
         self._sent.append(sent)
         try:
             await self._out(sent)
@@ -218,10 +220,10 @@ class Publisher:
                 self.stored, why = True, error_of(said)
             elif said:
                 answer = wire.decode_answer(said)
-                if isinstance(answer, wire.Refused) and answer.many:  # the others are taken
+                if isinstance(answer, wire.Refusal) and answer.many:  # the others are taken
                     self._fast = True
                     self._refused.append((answer.first, answer.many, answer.reason))
-                elif isinstance(answer, wire.Refused):
+                elif isinstance(answer, wire.Refusal):
                     why = answer.reason
             else:
                 self.stored = False
@@ -295,7 +297,7 @@ class Publisher:
         await self.flush()
         if self.stored:
             self._settled.clear()
-            mark = wire.encode(wire.Batch(self.name, self.number, [], time.time(), settle=True))
+            mark = wire.encode(wire.PublishedBatch(self.name, self.number, [], time.time(), settle=True))
             with suppress(TimeoutError, TransportError):
                 async with asyncio.timeout(_SETTLED):
                     await self._asking.ask(self._subject, mark)

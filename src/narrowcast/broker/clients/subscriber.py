@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.clients.asking import PATIENCE, Asking
+from narrowcast.broker.background_tasks import ended
+from narrowcast.broker.clients.deduplication import Deduplicator
 from narrowcast.broker.clients.event import Event
-from narrowcast.broker.clients.framed import frame_of, picked
-from narrowcast.broker.clients.reading import WINDOW, Reading, check_window
-from narrowcast.broker.clients.seen import Seen
-from narrowcast.broker.clients.sieve import Sieve
-from narrowcast.broker.clients.telling import Telling
-from narrowcast.broker.tasks import ended
+from narrowcast.broker.clients.frames import frame_of, picked
+from narrowcast.broker.clients.request_client import PATIENCE, RequestClient
+from narrowcast.broker.clients.stored_reader import WINDOW, StoredReader, check_window
+from narrowcast.broker.clients.subscriber_filter import SubscriberFilter
+from narrowcast.broker.clients.subscriber_reports import SubscriberReporter
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from narrowcast.broker.data.counts import Got
+    from narrowcast.broker.data.node_counts import SubscriberCounts
     from narrowcast.broker.transport import Inbox, Message, Transport
 
 log = logging.getLogger(__name__)
@@ -97,15 +97,15 @@ class Subscriber:
         if limit < 1:
             raise ParameterError(f"limit is {limit}; let at least 1 event wait")
         self.name, self._transport, self._subjects = name, transport, wire.Subjects(prefix)
-        self._asking = Asking(transport, self._subjects.inbox(name))
+        self._asking = RequestClient(transport, self._subjects.inbox(name))
         self._patience, self._limit, self._window = patience, limit, window
         self._life = secrets.token_hex(8)
         #: What is stored is read, where anything is.
-        self._reading: Reading | None = None
+        self._reading: StoredReader | None = None
         self._keeping: asyncio.Task[None] | None = None
         #: Whether another of its name reads what is stored from now on.
         self.replaced = False
-        self._standing: wire.Standing | None = None
+        self._standing: wire.SubscriberState | None = None
         self._channels: dict[tuple[int, int], Inbox] = {}
         self._fixed: list[Inbox] = []
         self._obeying: asyncio.Task[None] | None = None
@@ -114,12 +114,12 @@ class Subscriber:
         self._loose: list[tuple[str, wire.Frame, int]] = []
         self._soon = False
         self._changing = asyncio.Lock()
-        self._sieve: Sieve | None = None
-        self._seen = Seen()
+        self._sieve: SubscriberFilter | None = None
+        self._seen = Deduplicator()
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
-        self._account = Telling(transport, self._subjects.ask(name), name)
+        self._account = SubscriberReporter(transport, self._subjects.ask(name), name)
         self._telling: asyncio.Task[None] | None = None
 
     # ---- what it wants
@@ -138,13 +138,13 @@ class Subscriber:
         self._watching = asyncio.create_task(self._watch(beats))
         standing = await self._ask(wire.Hello(self.name, self._life))
         if standing.after is not None:
-            self._seen = Seen(patient=True)
+            self._seen = Deduplicator(patient=True)
             await self._read_from(standing)
         await self._take_up(standing)
         self._telling = asyncio.create_task(self._account.run())
         return self
 
-    async def _read_from(self, standing: wire.Standing) -> None:
+    async def _read_from(self, standing: wire.SubscriberState) -> None:
         """Read what is stored from where this was, and no longer what was in a store that is gone."""
         assert standing.after is not None
         for publisher, numbers in standing.had.events.items():
@@ -153,7 +153,7 @@ class Subscriber:
             self._reading.end()
             await ended(self._keeping)
             self._flush()  # what came of the old one
-        self._reading = Reading(
+        self._reading = StoredReader(
             self._transport,
             self._subjects,
             self._asking,
@@ -180,13 +180,13 @@ class Subscriber:
         """
         if not filters:
             raise ParameterError("there is no filter; give at least one")
-        answer = await self._ask(wire.Add(self.name, list(filters)))
+        answer = await self._ask(wire.AddFilters(self.name, list(filters)))
         await self._take_up(answer)
         return answer.added
 
     async def unsubscribe(self, *subscription_ids: int) -> None:
         """Give up subscriptions by id."""
-        await self._take_up(await self._ask(wire.Remove(self.name, list(subscription_ids))))
+        await self._take_up(await self._ask(wire.RemoveSubscriptions(self.name, list(subscription_ids))))
 
     @property
     def stored(self) -> bool:
@@ -194,7 +194,7 @@ class Subscriber:
         return self._reading is not None
 
     @property
-    def got(self) -> Got:
+    def got(self) -> SubscriberCounts:
         """What came: events that were none of its own, that had come before, and that found no room."""
         return self._account.got
 
@@ -203,10 +203,10 @@ class Subscriber:
         """Its filters by subscription id, as far as it has heard."""
         return {} if self._standing is None else dict(self._standing.filters)
 
-    async def _ask(self, request: wire.Request, patience: float | None = None) -> wire.Standing:
+    async def _ask(self, request: wire.Request, patience: float | None = None) -> wire.SubscriberState:
         """Ask a node, and return what holds then."""
         answer = await self._answer(request, patience)
-        if not isinstance(answer, wire.Standing):
+        if not isinstance(answer, wire.SubscriberState):
             raise self._odd()
         return answer
 
@@ -215,7 +215,7 @@ class Subscriber:
         subject, seconds = self._subjects.ask(self.name), self._patience if patience is None else patience
         said = await self._asking.ask(subject, wire.encode(request), patience=seconds)
         answer: wire.Answer = wire.decode_answer(said)
-        if isinstance(answer, wire.Refused):
+        if isinstance(answer, wire.Refusal):
             raise InputError(answer.reason)
         return answer
 
@@ -234,11 +234,11 @@ class Subscriber:
             except (msgspec.MsgspecError, UnicodeError):
                 continue  # somebody else's; nodes write what can be read
             try:
-                if isinstance(order, wire.Standing):
+                if isinstance(order, wire.SubscriberState):
                     await self._take_up(order)
-                elif isinstance(order, wire.Prepare):
+                elif isinstance(order, wire.PreparePlan):
                     await self._join(order.epoch, order.channels)
-                elif isinstance(order, wire.Taken) and order.life != self._life:
+                elif isinstance(order, wire.ReaderReplaced) and order.life != self._life:
                     self._give_way()
             except TransportError as error:  # nodes send directly to who does not say that it listens
                 log.warning("%s does not listen to its channels: %s", self.name, error)
@@ -269,14 +269,14 @@ class Subscriber:
                 left = [had.filters[n] for n in had.filters if n not in now.filters]
                 lost = left if restored or not now.kept else []
                 if lost:
-                    now = await self._ask(wire.Add(self.name, lost))
+                    now = await self._ask(wire.AddFilters(self.name, lost))
                 log.info("the broker is another: %s subscribes anew to %d filters", self.name, len(lost))
                 await self._take_up(now)
                 await self._join(now.epoch, now.channels)
             except NarrowcastError as error:  # again at the next beat
                 log.warning("%s cannot say hello to the broker: %s", self.name, error)
 
-    async def _greet(self) -> tuple[wire.Standing, bool]:
+    async def _greet(self) -> tuple[wire.SubscriberState, bool]:
         """Say hello to another first node; return what holds, and whether what it has stored is another."""
         hello = wire.Hello(self.name, self._life)
         if self._reading is None:
@@ -289,7 +289,7 @@ class Subscriber:
             await self._read_from(now)
         return now, True
 
-    async def _take_up(self, standing: wire.Standing) -> None:
+    async def _take_up(self, standing: wire.SubscriberState) -> None:
         """Take up what holds now: filters, and channels of the plan in use."""
         async with self._changing:
             now = self._standing
@@ -317,7 +317,7 @@ class Subscriber:
                 if self._reading is not None:
                     self._reading.cursor.join(subject)
                 self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
-        said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
+        said = wire.encode(wire.ChannelsJoined(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask(self.name), said)
         if self._reading is not None:  # what is asked of the node now it is asked after that
             self._reading.widen()
@@ -338,8 +338,8 @@ class Subscriber:
     async def replay(self, after: int, token: str) -> int:
         """Ask for what was stored behind a place; return how many messages come."""
         store = "" if self._reading is None else self._reading.store
-        answer = await self._answer(wire.Replay(self.name, after, token, store), _SOON)
-        if not isinstance(answer, wire.Replaying):
+        answer = await self._answer(wire.ReplayRequest(self.name, after, token, store), _SOON)
+        if not isinstance(answer, wire.ReplayStarted):
             raise self._odd()
         return answer.messages
 
@@ -380,7 +380,7 @@ class Subscriber:
         if self._standing is None:
             return
         if self._sieve is None:  # made when it is needed, which with no plan is never
-            self._sieve = Sieve(self._standing.schema, self._standing.filters.values())
+            self._sieve = SubscriberFilter(self._standing.schema, self._standing.filters.values())
         flags = self._sieve.wanted(list(chain.from_iterable(frame.payloads for _, frame, _ in loose)))
         self.got.filtered += flags.count(False)
         start = 0

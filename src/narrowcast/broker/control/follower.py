@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.clients.asking import Asking
-from narrowcast.broker.control.interests import Interests
-from narrowcast.broker.control.placing import Recent
-from narrowcast.broker.data.standing import Epoch, no_routes, nothing_on_its_way
+from narrowcast.broker.clients.request_client import RequestClient
+from narrowcast.broker.control.subscriber_placement import RecentEvents
+from narrowcast.broker.control.subscription_index import SubscriptionIndex
+from narrowcast.broker.data.routing_state import PlanEpoch, no_routes, nothing_on_its_way
 from narrowcast.errors import NarrowcastError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.model.schema import Schema
-from narrowcast.routing.routes import read_routes
+from narrowcast.routing.plan_routes import read_routes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,15 +61,15 @@ class Follower:
         self._transport, self.subjects, self._stored = transport, wire.Subjects(prefix), stored
         self._limits = limits
         #: What events went over lately: a node says; the first one places whoever comes.
-        self.recent = Recent()
+        self.recent = RecentEvents()
         #: Waits until no event is on its way that was routed before: a node says how.
         self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
         self._name = secrets.token_hex(8)
-        self._asking = Asking(transport, self.subjects.inbox(f"node-{self._name}"))
-        self.interests = Interests()
+        self._asking = RequestClient(transport, self.subjects.inbox(f"node-{self._name}"))
+        self.interests = SubscriptionIndex()
         #: The plan in use.
-        self.epoch = Epoch(0, no_routes())
-        self._next: Epoch | None = None
+        self.epoch = PlanEpoch(0, no_routes())
+        self._next: PlanEpoch | None = None
         self._number = -1
         self._tasks: list[asyncio.Task[None]] = []
         self._taking = asyncio.Lock()
@@ -127,7 +127,7 @@ class Follower:
                 f"the first node delivers {ways[state.stored]}, and this one {ways[self._stored]}; start it "
                 f"with --delivery {ways[state.stored]}"
             )
-        interests = Interests(Schema.of(state.schema), limits=self._limits)
+        interests = SubscriptionIndex(Schema.of(state.schema), limits=self._limits)
         rows = list(state.rows)
         more = state.more
         while more:
@@ -147,34 +147,34 @@ class Follower:
             self._join(number, name)
         await self.settle()  # the plan may be another: what is answered from now on says that it is used
 
-    async def _ask(self, after: int) -> wire.State:
+    async def _ask(self, after: int) -> wire.NodeState:
         """Ask the first node what holds."""
-        order = wire.encode(wire.Join(self._name, after))
+        order = wire.encode(wire.NodeJoin(self._name, after))
         try:
             answer = wire.decode_answer(await self._asking.ask(self.subjects.orders, order))
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise TransportError(f"what the first node says cannot be read: {first_line(error)}") from error
-        if not isinstance(answer, wire.State):
+        if not isinstance(answer, wire.NodeState):
             raise TransportError(f"the first node does not say what holds: {answer}")
         return answer
 
-    def _read(self, plan: wire.Plan | None, schema: Schema) -> Epoch:
+    def _read(self, plan: wire.PlanReference | None, schema: Schema) -> PlanEpoch:
         """Return a plan from its folder, if it is the one that the first node has.
 
         Another one would send over channels that nobody listens to. Where it is not there, this node sends
         everything directly, which is right whatever the first one does.
         """
         if plan is None:
-            return Epoch(0, no_routes())
+            return PlanEpoch(0, no_routes())
         try:
             routes = read_routes(plan.folder, schema, plan.flow)
             if routes.name == plan.name:
-                return Epoch(plan.epoch, routes, plan.folder, plan.flow)
+                return PlanEpoch(plan.epoch, routes, plan.folder, plan.flow)
             why = f"{plan.folder} has plan {routes.name} here, and {plan.name} at the first node"
         except NarrowcastError as error:
             why = str(error)
         log.error("this node sends everything directly until there is another plan: %s", why)
-        return Epoch(plan.epoch, no_routes())
+        return PlanEpoch(plan.epoch, no_routes())
 
     def _place(self, placed: list[tuple[int, str, list[int]]]) -> None:
         """Note channels of those whom a plan does not know."""
@@ -204,7 +204,7 @@ class Follower:
             with suppress(TransportError, ParameterError):  # the first node waits only for a while
                 await self._transport.publish(message.reply, self._name.encode())
 
-    async def _try(self, change: wire.Change) -> None:
+    async def _try(self, change: wire.ControlChange) -> None:
         """Take up a change, or all that holds where it cannot be."""
         try:
             await self._take_up(change)
@@ -212,7 +212,7 @@ class Follower:
             log.exception("change %d could not be taken up; asking for all that holds", change.number)
             await self._caught_up()
 
-    async def _take_up(self, change: wire.Change) -> None:
+    async def _take_up(self, change: wire.ControlChange) -> None:
         """Take up a change."""
         self._number = change.number
         rows = change.added
@@ -243,9 +243,9 @@ class Follower:
             self._next = None
             await self.settle()
 
-    def _unknown(self, rows: list[wire.Row]) -> str:
+    def _unknown(self, rows: list[wire.SubscriptionRow]) -> str:
         """Return attributes of filters that the schema lacks, as it may when the first node learns them."""
-        from narrowcast.filters.infer import infer_schema
+        from narrowcast.filters.type_inference import infer_schema
 
         named = infer_schema([row.filter for row in rows]).names
         return ", ".join(name for name in named if name not in self.interests.schema)

@@ -13,7 +13,7 @@ from narrowcast.jetstream.api import delivery_of
 from narrowcast.model.subjects import name_of
 
 if TYPE_CHECKING:
-    from narrowcast.broker.storage.streams import Streams
+    from narrowcast.broker.storage.streams import EventStreams
     from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.broker.wire import Subjects
 
@@ -41,7 +41,7 @@ class Ingress(Protocol):
         ...
 
 
-class Arriving:
+class LiveIngress:
     """Messages as they come: publishers are answered when a node has sent what they hold.
 
     Parameters
@@ -80,7 +80,7 @@ class Arriving:
         return message.reply.startswith((own, "_INBOX."))
 
 
-class Stored:
+class StoredIngress:
     """Messages that the server has stored, and answered for: each comes until a node is done with it.
 
     Parameters
@@ -98,7 +98,7 @@ class Stored:
     """
 
     def __init__(
-        self, transport: Transport, subjects: Subjects, streams: Streams, name: str, filters: list[str]
+        self, transport: Transport, subjects: Subjects, streams: EventStreams, name: str, filters: list[str]
     ) -> None:
         self._transport, self._streams, self._name, self._filters = transport, streams, name, filters
         self._subjects = subjects

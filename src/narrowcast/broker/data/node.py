@@ -15,36 +15,36 @@ import numpy as np
 from msgspec.structs import replace
 
 from narrowcast.broker import wire
-from narrowcast.broker.clients.seen import EVENTS
-from narrowcast.broker.control.interests import Interests
-from narrowcast.broker.data.arrivals import Arrivals
-from narrowcast.broker.data.counts import Counts
+from narrowcast.broker.background_tasks import ended
+from narrowcast.broker.clients.deduplication import EVENTS
+from narrowcast.broker.control.subscription_index import SubscriptionIndex
 from narrowcast.broker.data.decode import LARGEST, Decoder
-from narrowcast.broker.data.ingress import Arriving, Stored
-from narrowcast.broker.data.outlet import Sending, Storing
-from narrowcast.broker.data.standing import Epoch, Snapshot, no_routes
+from narrowcast.broker.data.egress import LiveEgress, StoredEgress
+from narrowcast.broker.data.incoming_events import IncomingEvents
+from narrowcast.broker.data.ingress import LiveIngress, StoredIngress
+from narrowcast.broker.data.node_counts import NodeCounts
+from narrowcast.broker.data.routing_state import PlanEpoch, RoutingSnapshot, no_routes
 from narrowcast.broker.limits import LONGEST_NAME
-from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.jetstream.api import delivery_of
 from narrowcast.model.subjects import name_of
-from narrowcast.routing import ChannelRouter, Method
+from narrowcast.routing import ChannelRouter, RouteMethod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from narrowcast.broker.data.activity_log import ActivityLog
     from narrowcast.broker.data.ingress import Ingress
-    from narrowcast.broker.data.pace import Pace
-    from narrowcast.broker.data.record import Record
-    from narrowcast.broker.data.standing import Holding, Routed
-    from narrowcast.broker.storage.quarantine import Quarantine
-    from narrowcast.broker.storage.streams import Streams
+    from narrowcast.broker.data.rate_limit import PublishRateLimit
+    from narrowcast.broker.data.routing_state import ControlState, RoutedEvents
+    from narrowcast.broker.storage.dead_letters import DeadLetters
+    from narrowcast.broker.storage.streams import EventStreams
     from narrowcast.broker.transport import Message, Transport
     from narrowcast.routing import Deliveries, Router
 
     #: A message, and its events where it has any.
-    Taken = tuple[Message, wire.Batch | None]
+    Taken = tuple[Message, wire.PublishedBatch | None]
 
 log = logging.getLogger(__name__)
 
@@ -104,18 +104,18 @@ class Node:
     def __init__(
         self,
         transport: Transport,
-        holding: Holding,
+        holding: ControlState,
         *,
         partitions: int = 16,
         mine: list[int] | None = None,
         batch: int = 256,
         linger: float = LINGER,
         largest: int = LARGEST,
-        record: Record | None = None,
+        record: ActivityLog | None = None,
         router: Router | None = None,
-        quarantine: Quarantine | None = None,
-        pace: Pace | None = None,
-        streams: Streams | None = None,
+        quarantine: DeadLetters | None = None,
+        pace: PublishRateLimit | None = None,
+        streams: EventStreams | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
@@ -135,18 +135,18 @@ class Node:
         self._router = ChannelRouter() if router is None else router
         #: Events that could not be used.
         self.quarantine = quarantine
-        self.counts = Counts()
+        self.counts = NodeCounts()
         #: Messages of publishers that wait.
         self.waiting = 0
         # Events that come without a publisher's name have this node's, and numbers that no other start has.
         self._name, self._plain = f"node-{secrets.token_hex(8)}", time.time_ns()
         self._tasks: list[asyncio.Task[None]] = []
         self._streams, self._pace = streams, pace
-        self.storing = None if streams is None else Storing(transport, self.subjects)
-        self._outlet = Sending(transport) if self.storing is None else self.storing
+        self.storing = None if streams is None else StoredEgress(transport, self.subjects)
+        self._outlet = LiveEgress(transport) if self.storing is None else self.storing
         #: Events that cannot be used and are not kept yet.
         self._unkept: list[tuple[str, int, str, bytes]] = []
-        self._known: tuple[tuple[int, ...], Snapshot, Decoder] | None = None
+        self._known: tuple[tuple[int, ...], RoutingSnapshot, Decoder] | None = None
 
     async def start(self) -> None:
         """Begin to take events and questions; once this returns none is missed."""
@@ -162,15 +162,17 @@ class Node:
         if self._streams is not None and self.storing is not None:
             await self.storing.start()
             name = await self._own(self._streams)
-            stored = Stored(self._transport, self.subjects, self._streams, name, [] if whole else patterns)
+            stored = StoredIngress(
+                self._transport, self.subjects, self._streams, name, [] if whole else patterns
+            )
             self._tasks.append(asyncio.create_task(self._take(stored)))
             return
         for pattern in patterns:
             inbox = await self._transport.subscribe(pattern)
-            arriving = Arriving(self._transport, self.subjects, inbox)
+            arriving = LiveIngress(self._transport, self.subjects, inbox)
             self._tasks.append(asyncio.create_task(self._take(arriving)))
 
-    async def _own(self, streams: Streams) -> str:
+    async def _own(self, streams: EventStreams) -> str:
         """Return what this node is called in what is stored; nobody else takes its partitions any more."""
         own = set(self._mine)
         name = f"parts-{'-'.join(map(str, sorted(own)))}"
@@ -239,14 +241,14 @@ class Node:
     async def _send(self, turn: list[Taken]) -> dict[int, bytes]:
         """Send the events of some messages; return what those are told who are to be, by position."""
         refused: dict[int, bytes] = {}
-        batches: list[wire.Batch] = []
+        batches: list[wire.PublishedBatch] = []
         for position, (message, batch) in enumerate(turn):
             if batch is not None:
                 batches.append(self._paced(batch, message, position, refused))
                 if batch.settle:
-                    refused.setdefault(position, wire.encode(wire.Refused("", batch.first)))
+                    refused.setdefault(position, wire.encode(wire.Refusal("", batch.first)))
         since = min((batch.sent for batch in batches if batch.sent), default=time.time())
-        arrived = Arrivals.of(batches)
+        arrived = IncomingEvents.of(batches)
         try:
             await self.deliver(arrived, since)
         except TransportError as error:  # the server is gone, and more waits for it than may
@@ -262,7 +264,7 @@ class Node:
                 self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
         return refused
 
-    def _events_of(self, message: Message) -> wire.Batch | None:
+    def _events_of(self, message: Message) -> wire.PublishedBatch | None:
         """Return the events of a message: a publisher's many, or one as it is; None where it is neither."""
         payload = message.payload
         if payload[:1] in _BATCH:
@@ -284,9 +286,9 @@ class Node:
                 self._set_aside([(self._sender(message), 0, why, payload)])
                 return None
             # The same number when it comes again.
-            return wire.Batch(self._sender(message), delivery_of(message.reply).stream, [payload])
+            return wire.PublishedBatch(self._sender(message), delivery_of(message.reply).stream, [payload])
         self._plain += 1
-        return wire.Batch(self._sender(message), self._plain, [payload])
+        return wire.PublishedBatch(self._sender(message), self._plain, [payload])
 
     def _sender(self, message: Message) -> str:
         """Return whose a message is, by where it came in: with users nobody else publishes there."""
@@ -298,8 +300,8 @@ class Node:
         return self._name if self._streams is None else self.subjects.plain
 
     def _paced(
-        self, batch: wire.Batch, message: Message, position: int, refused: dict[int, bytes]
-    ) -> wire.Batch:
+        self, batch: wire.PublishedBatch, message: Message, position: int, refused: dict[int, bytes]
+    ) -> wire.PublishedBatch:
         """Return as much of a batch as its publisher may send; the rest is set aside, and it is told."""
         if self._pace is None:
             return batch
@@ -311,7 +313,7 @@ class Node:
         why = self._pace.reason(batch.publisher)
         rest = enumerate(batch.payloads[many:], batch.first + many)
         self._set_aside([(batch.publisher, number, why, payload) for number, payload in rest])
-        refused[position] = wire.encode(wire.Refused(why, batch.first + many, len(batch.payloads) - many))
+        refused[position] = wire.encode(wire.Refusal(why, batch.first + many, len(batch.payloads) - many))
         return replace(batch, payloads=batch.payloads[:many])
 
     def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:
@@ -340,14 +342,14 @@ class Node:
                 self._unkept = letters + self._unkept
                 await asyncio.sleep(_PAUSE)
 
-    async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:
+    async def deliver(self, arrived: IncomingEvents, since: float = 0.0) -> None:
         """Match events and send them, in their order; `since` is when the oldest was published."""
         if not len(arrived):
             return
         async with self._sending:
             await self._deliver(arrived, since)
 
-    async def _deliver(self, arrived: Arrivals, since: float) -> None:
+    async def _deliver(self, arrived: IncomingEvents, since: float) -> None:
         """Match events and send them by what holds now."""
         begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
@@ -368,15 +370,15 @@ class Node:
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)
 
-    def _count(self, snapshot: Snapshot, sent: Routed) -> None:
+    def _count(self, snapshot: RoutingSnapshot, sent: RoutedEvents) -> None:
         """Count what a batch of events comes to."""
         counts, ways = self.counts, sent.deliveries
         counts.events += ways.n_events
         counts.pairs += sent.pairs
         counts.matched += int((ways.method > 0).sum())
         for method, many in zip(*np.unique(ways.method, return_counts=True), strict=True):
-            counts.methods[Method(int(method)).label] += int(many)
-        everybody = ways.method == Method.BROADCAST
+            counts.methods[RouteMethod(int(method)).label] += int(many)
+        everybody = ways.method == RouteMethod.BROADCAST
         shared = int(snapshot.members[ways.channels.index].sum()) + int(everybody.sum()) * len(snapshot.names)
         counts.direct += ways.unicast.n_pairs
         counts.shared += shared
@@ -386,7 +388,7 @@ class Node:
             counts.channels[channel] += int(used[channel])
 
     def _frames(
-        self, snapshot: Snapshot, sent: Deliveries, arrived: Arrivals, since: float
+        self, snapshot: RoutingSnapshot, sent: Deliveries, arrived: IncomingEvents, since: float
     ) -> Iterator[tuple[str, wire.Frame]]:
         """Yield what goes to each channel and subscriber, all of a batch together."""
         of, most = self.subjects, None if self._streams is None else STORED
@@ -394,16 +396,16 @@ class Node:
             yield of.channel(snapshot.epoch, channel), wire.Frame(-1, since, *part)
         for person, part in arrived.parts(sent.unicast.index, sent.unicast.rows(), most):
             yield of.to(snapshot.names[person]), wire.Frame(snapshot.versions[person], since, *part)
-        everybody = np.flatnonzero(sent.method == Method.BROADCAST)
+        everybody = np.flatnonzero(sent.method == RouteMethod.BROADCAST)
         for _, part in arrived.parts(np.zeros(len(everybody), np.int64), everybody, most):
             yield of.everybody, wire.Frame(-1, since, *part)
 
-    def _snapshot(self) -> tuple[Snapshot, Decoder]:
+    def _snapshot(self) -> tuple[RoutingSnapshot, Decoder]:
         """Return what holds now; made anew when something has changed."""
         interests, epoch = self.holding.interests, self.holding.epoch
         key = (id(interests), interests.change, epoch.number, epoch.change)
         if self._known is None or self._known[0] != key:
-            made = Snapshot.of(interests, epoch, self._router)
+            made = RoutingSnapshot.of(interests, epoch, self._router)
             if self._known is not None and self._known[1].epoch != made.epoch:
                 self.counts.channels.clear()  # another plan has others
             self._known = key, made, Decoder(interests.schema, largest=self._largest)
@@ -430,7 +432,7 @@ class Node:
         }
         return {
             "epoch": snapshot.epoch,
-            "method": Method(int(ways.method[0])).label,
+            "method": RouteMethod(int(ways.method[0])).label,
             "subscriptions": [
                 {"subscription_id": n, "subscriber": who, "filter": self.holding.interests.of(who).get(n)}
                 for n, who in sorted(filters.items())
@@ -445,10 +447,10 @@ class Node:
 @cache
 def _load_kernels() -> None:
     """Match some events with some filters of each kind, once in a process."""
-    interests = Interests()
+    interests = SubscriptionIndex()
     for number in range(3):
         interests.add(f"s{number}", [f"n > {number} AND n < 9", f"s = '{number}'", "s LIKE 'a%' OR b"])
     decoder = Decoder(interests.schema)
     payloads = [b'{"n": 2, "s": "ab", "b": true}', b'{"n": 0, "s": "1"}'] * 2
     for events, _ in decoder.decode(payloads).good:
-        Snapshot.of(interests, Epoch(0, no_routes()), ChannelRouter()).route(events)
+        RoutingSnapshot.of(interests, PlanEpoch(0, no_routes()), ChannelRouter()).route(events)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from narrowcast.broker.server.conf import listed, quoted
+from narrowcast.broker.server.server_config import listed, quoted
 from narrowcast.errors import TransportError
 from narrowcast.model.subjects import subject_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from narrowcast.broker.security.users import User, Users, UsersFile
-    from narrowcast.broker.server.server import NatsServer
+    from narrowcast.broker.server.nats_server import NatsServer
     from narrowcast.broker.wire import Subjects
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def fragment(users: Users, subjects: Subjects, channels: Channels = no_channels)
     return "\n".join(["users: [", *(f"  {line}" for line in lines(users, subjects, channels)), "]"])
 
 
-class Guard:
+class PermissionGuard:
     """Sees to it that the server of a broker permits what users and plan say, and nothing else.
 
     Parameters

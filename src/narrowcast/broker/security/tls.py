@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from narrowcast.broker.server.conf import quoted
+from narrowcast.broker.server.server_config import quoted
 from narrowcast.errors import InputError, ParameterError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from narrowcast.broker.storage.lasting import FILE, PLAN, Delivery
-from narrowcast.broker.storage.snapshot import Taken  # noqa: TC001 msgspec reads annotations
+from narrowcast.broker.storage.broker_state import FILE, PLAN, DeliveryGuarantee
+from narrowcast.broker.storage.stream_snapshots import StreamSnapshot  # noqa: TC001 msgspec reads annotations
 from narrowcast.errors import InputError
 from narrowcast.files import first_line, writing
 
@@ -39,14 +39,14 @@ _LARGEST, _BLOCK = 1 << 24, 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError)
 
 
-class Member(msgspec.Struct, frozen=True):
+class BackupMember(msgspec.Struct, frozen=True):
     """A file of a backup."""
 
     size: int
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BackupManifest(msgspec.Struct, frozen=True):
     """What a backup holds.
 
     Parameters
@@ -70,15 +70,15 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int
     created: str
     version: str
-    delivery: Delivery
+    delivery: DeliveryGuarantee
     prefix: str
     plan: str | None
     subscriptions: int
     subscribers: int
     letters: int
     positions: int
-    streams: list[Taken]
-    members: dict[str, Member]
+    streams: list[StreamSnapshot]
+    members: dict[str, BackupMember]
 
     def facts(self) -> dict[str, Any]:
         """Return it as commands show it: without what only servers read."""
@@ -98,7 +98,7 @@ def member_of(stream: str) -> str:
     return POSITIONS if stream.endswith("_at") else f"{STREAMS}/{stream}.snapshot"
 
 
-def read(path: str | Path, into: Path | None = None) -> Manifest:
+def read(path: str | Path, into: Path | None = None) -> BackupManifest:
     """Check all of a backup, and write its files into a folder, if one is given.
 
     Raises
@@ -149,7 +149,7 @@ def _content(path: Path, tar: tarfile.TarFile, name: str) -> bytes:
     return b"" if file is None else file.read()
 
 
-def _manifest(path: Path, text: bytes, hashed: Callable[[], bytes]) -> Manifest:
+def _manifest(path: Path, text: bytes, hashed: Callable[[], bytes]) -> BackupManifest:
     """Return the manifest of a backup, if it is what it was."""
     try:
         number = msgspec.json.decode(text, type=_Format).format
@@ -159,7 +159,7 @@ def _manifest(path: Path, text: bytes, hashed: Callable[[], bytes]) -> Manifest:
             )
         if hashed() != hashlib.sha256(text).hexdigest().encode():
             raise InputError(f"{path} is damaged: {MANIFEST} is not what it was; take another backup")
-        manifest = msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=BackupManifest)
     except msgspec.MsgspecError as error:
         raise InputError(
             f"{path} is no backup, or is damaged: its manifest says {first_line(error)}; take another backup"
@@ -177,7 +177,7 @@ class _Format(msgspec.Struct):
 
 
 def _take(
-    path: Path, tar: tarfile.TarFile, entry: tarfile.TarInfo, wanted: Member, into: Path | None
+    path: Path, tar: tarfile.TarFile, entry: tarfile.TarInfo, wanted: BackupMember, into: Path | None
 ) -> None:
     """Check a member, and write it where files go."""
     source = tar.extractfile(entry)
@@ -202,7 +202,7 @@ def _take(
         raise InputError(f"{path} is damaged: {entry.name} is not what it was; take another backup")
 
 
-def positions_in(folder: Path, manifest: Manifest) -> list[tuple[str, bytes]]:
+def positions_in(folder: Path, manifest: BackupManifest) -> list[tuple[str, bytes]]:
     """Return the positions of a backup that was read into a folder."""
     try:
         found = msgspec.msgpack.decode((folder / POSITIONS).read_bytes(), type=list[tuple[str, bytes]])

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from narrowcast.broker.storage.records import Kind, Records
-from narrowcast.broker.wire import Had
+from narrowcast.broker.storage.record_subjects import Kind, RecordSubjects
+from narrowcast.broker.wire import ReadEvents
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.model.subjects import subject_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
-    from narrowcast.broker.storage.streams import Room, Streams
+    from narrowcast.broker.storage.streams import EventStreams, StreamRoom
     from narrowcast.broker.wire import Subjects
 
 log = logging.getLogger(__name__)
@@ -45,26 +45,26 @@ _TOKEN = re.compile(r"[0-9a-f]{16}")
 #: Where it is written down how far somebody is, the latest first.
 _PLACES: tuple[Kind, Kind] = ("position", "restored")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
-_decode_had = msgspec.json.Decoder(Had).decode
+_decode_had = msgspec.json.Decoder(ReadEvents).decode
 
 
-def written(place: int, store: str, had: Had | None = None) -> bytes:
+def written(place: int, store: str, had: ReadEvents | None = None) -> bytes:
     """Return a place as it is written down, with the store that it is one of, and what was had behind it.
 
     Examples
     --------
-    >>> written(17, "a1"), had_in(written(17, "a1", Had({"p": [4, 5]}))).events
+    >>> written(17, "a1"), had_in(written(17, "a1", ReadEvents({"p": [4, 5]}))).events
     (b'17 a1', {'p': [4, 5]})
     """
     return f"{place} {store}".encode() + (b" " + msgspec.json.encode(had) if had else b"")
 
 
-def had_in(payload: bytes | None) -> Had:
+def had_in(payload: bytes | None) -> ReadEvents:
     """Return what somebody has had behind a place, as it is written down."""
     try:
         return _decode_had((payload or b"").split(b" ", 2)[2])
     except (IndexError, msgspec.MsgspecError, UnicodeError):
-        return Had()
+        return ReadEvents()
 
 
 def place_in(payload: bytes | None, store: str) -> int | None:
@@ -88,16 +88,16 @@ def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str
 
     Examples
     --------
-    >>> of, store = Records("nc", "5ec4e7"), "0123456789abcdef"
+    >>> of, store = RecordSubjects("nc", "5ec4e7"), "0123456789abcdef"
     >>> rows = [(of.store, store.encode()), (of.subject("position", "ann"), written(17, store))]
     >>> found = renewed(rows, "nc")
-    >>> new, now = Records.found("nc", found)
+    >>> new, now = RecordSubjects.found("nc", found)
     >>> now != store, place_in(dict(found)[new.subject("restored", "ann")], now)
     (True, 17)
     """
-    new, store = Records.new(prefix), secrets.token_hex(8)
+    new, store = RecordSubjects.new(prefix), secrets.token_hex(8)
     rows: dict[str, bytes] = {new.store: store.encode()}
-    found = Records.found(prefix, records)
+    found = RecordSubjects.found(prefix, records)
     if found is not None:
         old, before = found
         kinds: tuple[Kind, ...] = ("joined", "restored", "position")  # the latest place comes last
@@ -123,10 +123,10 @@ class Positions:
         Of the broker.
     """
 
-    def __init__(self, streams: Streams, subjects: Subjects) -> None:
+    def __init__(self, streams: EventStreams, subjects: Subjects) -> None:
         self._streams, self._subjects = streams, subjects
         #: What tells this store from others, once it has started; and where what is known is written down.
-        self.store, self.records = "", Records.new(subjects.prefix)
+        self.store, self.records = "", RecordSubjects.new(subjects.prefix)
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
         # Between which two places there is nothing for a subscriber.
@@ -147,7 +147,7 @@ class Positions:
         rows = [
             (each.subject, each.payload) async for each in self._streams.newest(at, f"{prefix}.at.store.*")
         ]
-        found = Records.found(prefix, rows)
+        found = RecordSubjects.found(prefix, rows)
         if found is not None:
             self.records, self.store = found
         else:
@@ -164,7 +164,7 @@ class Positions:
             joined = {(epoch, channel): until for epoch, channel, until in own}
             self._channels[name] = joined
 
-    async def of(self, subscriber: str) -> tuple[int, Had]:
+    async def of(self, subscriber: str) -> tuple[int, ReadEvents]:
         """Return how far somebody is, and what it has had behind that; who is not known begins here."""
         for kind in _PLACES:
             payload = await self._streams.get(self._streams.at, self.records.subject(kind, subscriber))
@@ -172,7 +172,7 @@ class Positions:
                 return found, had_in(payload)
         last = await self._streams.last()
         await self._streams.put(self.records.subject("position", subscriber), written(last, self.store))
-        return last, Had()
+        return last, ReadEvents()
 
     async def begin(self, subscribers: Collection[str]) -> None:
         """Keep from now on what is for all of these, also for those who were never there."""
@@ -292,7 +292,7 @@ class Positions:
         first, last = self._nothing.get(subscriber, (0, 0))
         return last if first <= place <= last else place  # it may have gone back, for what it had missed
 
-    def _tell(self, places: dict[str, int], room: Room) -> None:
+    def _tell(self, places: dict[str, int], room: StreamRoom) -> None:
         """Name those who hold back most of what is stored, when that is much, and others than before."""
         taken = room.last - min(places.values(), default=room.last)
         behind = heapq.nsmallest(_NAMED, places, key=places.__getitem__) if taken > _TOLD * room.fits else []

@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from narrowcast.broker.clients.asking import Asking
+from narrowcast.broker.clients.request_client import RequestClient
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.jetstream.api import NANO, JetStream, delivery_of, refusal_of
 from narrowcast.jetstream.errors import RefusedError
@@ -28,7 +28,7 @@ _PATIENCE, _STEP = 10.0, 2.0
 AHEAD, _IDLE = 256, 15
 
 
-class Room(NamedTuple):
+class StreamRoom(NamedTuple):
     """The first and the last message that a stream holds, and how many like those fit in all."""
 
     first: int
@@ -57,7 +57,7 @@ def error_of(payload: bytes) -> str | None:
     return f"{refusal}; {_ROOM}" if refusal.description == _FULL else str(refusal)
 
 
-class Streams(JetStream):
+class EventStreams(JetStream):
     """The streams of a broker: what publishers send, what subscribers get, and how far they are.
 
     Parameters
@@ -95,7 +95,7 @@ class Streams(JetStream):
         self.ingress, self.out, self.at = f"{name}_in", f"{name}_out", f"{name}_at"
         #: How answers of a server begin to what is stored in them: it sends them to any subject.
         self.answers = tuple(f'{{"stream":"{each}"'.encode() for each in (self.ingress, self.out, self.at))
-        self._asking = Asking(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
+        self._asking = RequestClient(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
         super().__init__(self._ask)
 
     async def start(self) -> None:
@@ -165,14 +165,14 @@ class Streams(JetStream):
         found = await self.stream_info(self.out)
         return int(found["state"]["last_seq"]) if found else 0
 
-    async def room(self) -> Room:
+    async def room(self) -> StreamRoom:
         """Return how much is stored for subscribers, and how much fits."""
         found = await self.stream_info(self.out)
         if not found:
-            return Room(1, 0, 0.0)
+            return StreamRoom(1, 0, 0.0)
         state, most = found["state"], found["config"]["max_bytes"]
         fits = most / max(1.0, state["bytes"] / max(1, state["messages"]))
-        return Room(int(state["first_seq"]), int(state["last_seq"]), fits)
+        return StreamRoom(int(state["first_seq"]), int(state["last_seq"]), fits)
 
     async def trim(self, before: int) -> None:
         """Forget what is stored for subscribers before a place."""

@@ -11,7 +11,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.base import finite
 from narrowcast.lab.kernels import rtree
-from narrowcast.lab.kernels.rtree import FREE, ROOT, Nodes
+from narrowcast.lab.kernels.rtree import FREE, ROOT, RTreeNodes
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class BoxTree:
         if capacity > n:  # no node ever has more
             capacity = max(n, 2)
         self.capacity, self.least = capacity, max(int(_LEAST * capacity), 1)
-        self._nodes = Nodes(
+        self._nodes = RTreeNodes(
             entry=np.zeros((_ROOM, capacity + 1), np.int32),
             size=np.zeros(_ROOM, np.int64),
             level=np.zeros(_ROOM, np.int64),

@@ -8,38 +8,44 @@ anew, `nice` and `members` keep a hierarchy of peers in each cluster, `trees` sa
 from __future__ import annotations
 
 from narrowcast.lab.clusters.branched import Branched
-from narrowcast.lab.clusters.load import Load, Step, Window
-from narrowcast.lab.clusters.members import Members
-from narrowcast.lab.clusters.method import METHODS, Clustered, Computed, Method, Refreshed
-from narrowcast.lab.clusters.nice import Nice, Upkeep
+from narrowcast.lab.clusters.load import Load, LoadStep, Window
+from narrowcast.lab.clusters.members import ClusterMembers
+from narrowcast.lab.clusters.method import (
+    METHODS,
+    ClusteredSubscriptions,
+    ClusteringMethod,
+    Computed,
+    Refreshed,
+)
+from narrowcast.lab.clusters.nice import Nice, NiceUpkeep
 from narrowcast.lab.clusters.peertree import PeerTree
-from narrowcast.lab.clusters.policy import Due, Policy, Watch
-from narrowcast.lab.clusters.stream import Stream, lives
-from narrowcast.lab.clusters.traffic import VARIANTS, Delivery, Traffic, Variant
-from narrowcast.lab.clusters.trees import Trees
+from narrowcast.lab.clusters.policy import DriftWatch, Due, Policy
+from narrowcast.lab.clusters.stream import SubscriptionStream, lives
+from narrowcast.lab.clusters.traffic import VARIANTS, ClusterTraffic, EventDelivery, Variant
+from narrowcast.lab.clusters.trees import ClusterTrees
 
 __all__ = [
     "METHODS",
     "VARIANTS",
     "Branched",
-    "Clustered",
+    "ClusterMembers",
+    "ClusterTraffic",
+    "ClusterTrees",
+    "ClusteredSubscriptions",
+    "ClusteringMethod",
     "Computed",
-    "Delivery",
+    "DriftWatch",
     "Due",
+    "EventDelivery",
     "Load",
-    "Members",
-    "Method",
+    "LoadStep",
     "Nice",
+    "NiceUpkeep",
     "PeerTree",
     "Policy",
     "Refreshed",
-    "Step",
-    "Stream",
-    "Traffic",
-    "Trees",
-    "Upkeep",
+    "SubscriptionStream",
     "Variant",
-    "Watch",
     "Window",
     "lives",
 ]

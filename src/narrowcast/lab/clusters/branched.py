@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.clusters.trees import Trees
+from narrowcast.lab.clusters.trees import ClusterTrees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ __all__ = ["Branched"]
 
 
 @dataclass(frozen=True, eq=False)
-class Branched(Trees):
+class Branched(ClusterTrees):
     """One tree of all members; each cluster is a leaf. An event is not sent by who wants it, but by boxes.
 
     It is handed to the peer that leads the root, and goes from each node to all nodes below whose boxes it is
@@ -34,7 +34,7 @@ class Branched(Trees):
     Parameters
     ----------
     cluster, peer, parent, member, n_peers
-        As for `Trees`; a cluster's number is that of its node. Who leads a leaf has as parent who leads the
+        As for `ClusterTrees`; a cluster's number is that of its node. Who leads a leaf has as parent who leads the
         nearest node above it that it does not lead itself.
     head
         For each node the member that leads it; the last node is the root.
@@ -101,7 +101,7 @@ class Branched(Trees):
         Parameters
         ----------
         event, subscription, n_events, variant
-            As for `Trees`.
+            As for `ClusterTrees`.
         points
             Where events are, a row each.
         """

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.clusters.members import Members
-from narrowcast.lab.clusters.method import Clustered
+from narrowcast.lab.clusters.members import ClusterMembers
+from narrowcast.lab.clusters.method import ClusteredSubscriptions
 from narrowcast.lab.clusters.peertree import PeerTree
-from narrowcast.lab.clusters.policy import Policy, Watch
-from narrowcast.lab.clusters.traffic import Delivery, Traffic
+from narrowcast.lab.clusters.policy import DriftWatch, Policy
+from narrowcast.lab.clusters.traffic import ClusterTraffic, EventDelivery
 from narrowcast.lab.spectral.quality import received
 from narrowcast.validation import check_whole
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.clusters.method import Computed, Method
-    from narrowcast.lab.clusters.stream import Stream
-    from narrowcast.lab.clusters.trees import Trees
+    from narrowcast.lab.clusters.method import ClusteringMethod, Computed
+    from narrowcast.lab.clusters.stream import SubscriptionStream
+    from narrowcast.lab.clusters.trees import ClusterTrees
     from narrowcast.model.interest import Interest
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Load", "Step", "Window"]
+__all__ = ["Load", "LoadStep", "Window"]
 
 #: Question and answer of a subscription that asks where it belongs.
 _ASKED = 2
@@ -37,7 +37,7 @@ _GROUP_JOIN, _GROUP_LEAVE, _GROUP_BEAT = 4, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class LoadStep:
     """A run of events during which nothing changes.
 
     Parameters
@@ -52,8 +52,8 @@ class Step:
 
     start: int
     stop: int
-    trees: Trees
-    traffic: Traffic
+    trees: ClusterTrees
+    traffic: ClusterTraffic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Window:
 
     start: int
     stop: int
-    traffic: Traffic
+    traffic: ClusterTraffic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Load:
     """A stream of events to subscriptions in clusters, with all messages that there are.
 
     An event is handed to the top of each cluster in which somebody wants it, and goes on from there, by both
-    variants at once: see `Trees`. How a publisher knows these tops is left out, and so are clusters and trees
+    variants at once: see `ClusterTrees`. How a publisher knows these tops is left out, and so are clusters and trees
     at first.
 
     What happens between two events: subscriptions leave, and others come, which are placed without computing
@@ -108,17 +108,17 @@ class Load:
 
     Examples
     --------
-    >>> from narrowcast.lab.clusters.method import Method
-    >>> from narrowcast.lab.clusters.stream import Stream
-    >>> stream = Stream([[1, 1, 0, 0], [0, 0, 1, 1]] * 50)
-    >>> load = Load(stream=stream, method=Method(name="direct", clusters=2), start=20, window=40)
+    >>> from narrowcast.lab.clusters.method import ClusteringMethod
+    >>> from narrowcast.lab.clusters.stream import SubscriptionStream
+    >>> stream = SubscriptionStream([[1, 1, 0, 0], [0, 0, 1, 1]] * 50)
+    >>> load = Load(stream=stream, method=ClusteringMethod(name="direct", clusters=2), start=20, window=40)
     >>> total = load.total()
     >>> total.events, total.matches, total.flooding.receptions, total.notification_cost("flooding")
     (80, 160, 160, 1.0)
     """
 
-    stream: Stream
-    method: Method
+    stream: SubscriptionStream
+    method: ClusteringMethod
     policy: Policy = field(default_factory=Policy)
     start: int = 1000
     window: int = 50
@@ -138,9 +138,9 @@ class Load:
                 f"nobody is there at event {self.start}, where counting starts; let somebody come before it"
             )
 
-    def total(self) -> Traffic:
+    def total(self) -> ClusterTraffic:
         """Return all messages."""
-        return sum((step.traffic for step in self.steps()), Traffic())
+        return sum((step.traffic for step in self.steps()), ClusterTraffic())
 
     def windows(self) -> list[Window]:
         """Return the messages of each window; the last may have fewer events."""
@@ -153,20 +153,20 @@ class Load:
                 found.append(Window(first, step.stop, step.traffic))
         return found
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[LoadStep]:
         """Go through the events, from one change to the next."""
         stream, run = self.stream, _Rooted(self) if self.method.rooted else _Run(self)
-        since = Traffic()
+        since = ClusterTraffic()
         for start, stop in self._bounds():
             control = run.changed(start)
             if (start - self.start) % self.policy.stretch == 0 and start > self.start:
                 control += run.decided(start, since.false_positives("flooding"))
-                since = Traffic()
+                since = ClusterTraffic()
             event, subscription = stream.pairs(start, stop)
             points = None if stream.points is None else stream.points[start:stop]
             sent = run.trees.sent(event, subscription, stop - start, points)
             since += sent
-            yield Step(start, stop, run.trees, sent + control + run.beaten(stop - start))
+            yield LoadStep(start, stop, run.trees, sent + control + run.beaten(stop - start))
 
     def _bounds(self) -> list[tuple[int, int]]:
         """Return runs of events between which something may change or be measured."""
@@ -184,13 +184,15 @@ class _Run:
     def __init__(self, load: Load) -> None:
         self.load, self.stream = load, load.stream
         there = np.flatnonzero(self.stream.there(load.start))
-        self.watch = Watch(load.policy, load.start)
+        self.watch = DriftWatch(load.policy, load.start)
         self.due = np.zeros(2, np.int64)
-        self.clustered = Clustered(self.stream, self._computed(there, load.start, load.policy.history))
-        self.members = Members(self.stream.peers, self.clustered.label, least=load.least)
+        self.clustered = ClusteredSubscriptions(
+            self.stream, self._computed(there, load.start, load.policy.history)
+        )
+        self.members = ClusterMembers(self.stream.peers, self.clustered.label, least=load.least)
 
     @property
-    def trees(self) -> Trees:
+    def trees(self) -> ClusterTrees:
         """The trees that events go along now."""
         return self.members.trees
 
@@ -198,17 +200,17 @@ class _Run:
         """Return clusters from so many events before one."""
         return self.load.method.compute(self.stream, there, max(0, at - events), at)
 
-    def decided(self, at: int, wrong: int) -> Traffic:
+    def decided(self, at: int, wrong: int) -> ClusterTraffic:
         """Compute clusters if it is time to, and install them if they are worth it; or refresh them."""
         policy = self.load.policy
         due = self.watch.seen(at, wrong / policy.stretch, able=self.clustered.refreshable)
         there = np.flatnonzero(self.clustered.label >= 0)
         if not due.events or not len(there):
-            return Traffic()
+            return ClusterTraffic()
         if due.refresh:
             return self._refreshed(at, due.events)
         found = self._computed(there, at, due.events)
-        total = Traffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
+        total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
         if policy.deviation is not None and not found.differs(self.clustered.computed, policy.deviation):
             return total
         new = self.clustered.numbered(found)
@@ -216,18 +218,18 @@ class _Run:
         if not self._pays(found.interest, found.there, new, moves):
             return total
         self.clustered.install(found)
-        return total + self._followed() + Traffic(moves=moves, installed=1)
+        return total + self._followed() + ClusterTraffic(moves=moves, installed=1)
 
-    def _refreshed(self, at: int, events: int) -> Traffic:
+    def _refreshed(self, at: int, events: int) -> ClusterTraffic:
         """Refresh coordinates, and let subscriptions go to the centre that is nearest now."""
         found = self.clustered.computed.refresh(self.stream, max(0, at - events), at)
-        total = Traffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
+        total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
         new = self.clustered.renewed(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
         if not self._pays(found.interest, self.clustered.computed.there, new, moves):
             return total
         self.clustered.label = new
-        return total + self._followed() + Traffic(moves=moves)
+        return total + self._followed() + ClusterTraffic(moves=moves)
 
     def _pays(self, seen: Interest, there: Ints, new: Ints, moves: int) -> bool:
         """Return whether it pays to move, by how many members got each of some events in the mean."""
@@ -238,34 +240,34 @@ class _Run:
         )
         return self.load.policy.pays(old, now, moves)
 
-    def changed(self, at: int) -> Traffic:
+    def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
         label, there = self.clustered.label, self.stream.there(at)
         gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
         if not len(gone) and not len(came):
-            return Traffic()
+            return ClusterTraffic()
         self.clustered.remove(gone)
         left = self._followed()
         self.clustered.place(came, at)
-        return left + self._followed() + Traffic(clustering=_ASKED * len(came))
+        return left + self._followed() + ClusterTraffic(clustering=_ASKED * len(came))
 
-    def beaten(self, events: int) -> Traffic:
+    def beaten(self, events: int) -> ClusterTraffic:
         """Return the heartbeats while some events pass: not all peers send theirs at the same time."""
         peers = len(np.unique(self.members.trees.peer)) if self.load.method.organised else 0
         # What does not make a whole message yet is carried on.
         self.due += events * np.array([self.members.heartbeats, _GROUP_BEAT * peers])
         sent, self.due = np.divmod(self.due, self.load.heartbeat)
-        return Traffic(heartbeat=int(sent[0]), organisation=int(sent[1]))
+        return ClusterTraffic(heartbeat=int(sent[0]), organisation=int(sent[1]))
 
-    def _followed(self) -> Traffic:
+    def _followed(self) -> ClusterTraffic:
         """Let peers join and leave clusters as labels say."""
         before = self.members.trees
         upkeep = self.members.follow(self.clustered.label)
         after = self.members.trees
         flooding, forwarding = after.updates(before)
-        found = Traffic(
-            flooding=Delivery(updates=flooding),
-            forwarding=Delivery(updates=forwarding),
+        found = ClusterTraffic(
+            flooding=EventDelivery(updates=flooding),
+            forwarding=EventDelivery(updates=forwarding),
             join=upkeep.join,
             leave=upkeep.leave,
             split=upkeep.split,
@@ -287,23 +289,23 @@ class _Rooted:
         self.peers = PeerTree(load.stream, there, load.method.clusters)
 
     @property
-    def trees(self) -> Trees:
+    def trees(self) -> ClusterTrees:
         """The tree that events go along now."""
         return self.peers.trees
 
-    def decided(self, at: int, wrong: int) -> Traffic:  # noqa: ARG002
+    def decided(self, at: int, wrong: int) -> ClusterTraffic:  # noqa: ARG002
         """Do nothing: an R-tree does not hang on events."""
-        return Traffic()
+        return ClusterTraffic()
 
-    def changed(self, at: int) -> Traffic:
+    def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
         there, label = self.load.stream.there(at), self.peers.label
         gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
         if not len(gone) and not len(came):
-            return Traffic()
+            return ClusterTraffic()
         return self.peers.follow(gone=gone, came=came)
 
-    def beaten(self, events: int) -> Traffic:
+    def beaten(self, events: int) -> ClusterTraffic:
         """Return the heartbeats while some events pass."""
         sent, self.due = divmod(self.due + events * self.peers.heartbeats, self.load.heartbeat)
-        return Traffic(heartbeat=sent)
+        return ClusterTraffic(heartbeat=sent)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.clusters.nice import Nice, Upkeep
-from narrowcast.lab.clusters.trees import Trees
+from narrowcast.lab.clusters.nice import Nice, NiceUpkeep
+from narrowcast.lab.clusters.trees import ClusterTrees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Members"]
+__all__ = ["ClusterMembers"]
 
 
-class Members:
+class ClusterMembers:
     """Peers in clusters: a peer is in every cluster in which one of its subscriptions is.
 
     Parameters
@@ -32,7 +32,7 @@ class Members:
 
     Examples
     --------
-    >>> members = Members(np.array([0, 0, 1, 2]), np.array([0, 1, 0, -1]))
+    >>> members = ClusterMembers(np.array([0, 0, 1, 2]), np.array([0, 1, 0, -1]))
     >>> members.trees.cluster.tolist(), members.trees.peer.tolist()
     ([0, 0, 1], [0, 1, 0])
     >>> members.follow(np.array([0, 0, 0, -1]))  # peer 0 is no longer in cluster 1
@@ -49,7 +49,7 @@ class Members:
         self.follow(label)
 
     @property
-    def trees(self) -> Trees:
+    def trees(self) -> ClusterTrees:
         """The trees that there are now; the same for as long as nobody joins or leaves."""
         return self._trees
 
@@ -58,7 +58,7 @@ class Members:
         """The messages of an interval in all hierarchies."""
         return sum(each.heartbeats for each in self._hierarchies.values())
 
-    def follow(self, label: Ints) -> Upkeep:
+    def follow(self, label: Ints) -> NiceUpkeep:
         """Let peers join and leave until they are where their subscriptions are; return the messages.
 
         All join before anybody leaves, so that nobody misses an event meanwhile.
@@ -72,7 +72,7 @@ class Members:
         code = np.unique(label[there] * self.n_peers + self.peers[there])
         came = np.setdiff1d(code, self._code, assume_unique=True)
         went = np.setdiff1d(self._code, code, assume_unique=True)
-        total = Upkeep()
+        total = NiceUpkeep()
         for cluster, peer in self._pairs(came):
             total += self._hierarchies.setdefault(cluster, Nice(least=self.least)).join(peer)
         for cluster, peer in self._pairs(went):
@@ -89,7 +89,7 @@ class Members:
         """Return clusters and peers."""
         return [divmod(each, self.n_peers) for each in code.tolist()]
 
-    def _grown(self) -> Trees:
+    def _grown(self) -> ClusterTrees:
         """Return the trees that there are now."""
         cluster, peer = np.divmod(self._code, max(self.n_peers, 1))
         some = [self._parents[each] for each in sorted(self._parents)]
@@ -99,4 +99,4 @@ class Members:
         member = np.full(len(self.peers), -1)
         code = self.label[there] * self.n_peers + self.peers[there]
         member[there] = np.searchsorted(self._code, code)
-        return Trees(cluster, peer, parent, member, self.n_peers)
+        return ClusterTrees(cluster, peer, parent, member, self.n_peers)

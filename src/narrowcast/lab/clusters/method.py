@@ -11,13 +11,13 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.clusters.places import grown_least, nearest_centre
 from narrowcast.lab.spectral.deviation import deviation
-from narrowcast.lab.spectral.hierarchy import Hierarchy, Table
+from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy
 from narrowcast.lab.spectral.space import normalised
 from narrowcast.lab.spectral.traffic import bytes_of_histories
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation
 from narrowcast.planning.base import PLANNERS, order_of, planners
-from narrowcast.planning.subscribers.audiences import Audiences
+from narrowcast.planning.subscribers.audiences import SubscriberClusters
 from narrowcast.planning.subscribers.numbering import numbers_of
 from narrowcast.validation import check_seed, check_whole
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.clusters.stream import Stream
+    from narrowcast.lab.clusters.stream import SubscriptionStream
     from narrowcast.model.relation import Relation
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["METHODS", "Clustered", "Computed", "Method", "Refreshed"]
+__all__ = ["METHODS", "ClusteredSubscriptions", "ClusteringMethod", "Computed", "Refreshed"]
 
 #: Planners that cluster subscribers, and whether they look at boxes.
 METHODS = {name: PLANNERS[name].capabilities.boxes for name in planners(clusters="subscribers")}
@@ -43,7 +43,7 @@ _WITHIN, _TABLE = ("histories", "coordinates"), ("histories", "landmarks", "tabl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class ClusteringMethod:
     """A way to cluster subscriptions.
 
     Parameters
@@ -59,7 +59,7 @@ class Method:
 
     Examples
     --------
-    >>> Method(name="rassoc", clusters=5, options={"levels": 2}).organised
+    >>> ClusteringMethod(name="rassoc", clusters=5, options={"levels": 2}).organised
     True
     """
 
@@ -84,7 +84,7 @@ class Method:
         """Whether peers are in an R-tree, which changes with each that comes or leaves, and never anew."""
         return self.name == "r-tree" and self.options.get("packing", "inserted") == "inserted"
 
-    def compute(self, stream: Stream, there: Ints, start: int, stop: int) -> Computed:
+    def compute(self, stream: SubscriptionStream, there: Ints, start: int, stop: int) -> Computed:
         """Return clusters of some subscriptions by some events.
 
         Parameters
@@ -120,7 +120,7 @@ class Computed:
         Of which subscriptions, by which events.
     """
 
-    method: Method
+    method: ClusteringMethod
     planner: Any
     interest: Interest
     there: Ints
@@ -153,7 +153,7 @@ class Computed:
             return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
         return answers + bytes_of_histories(self.interest.wants)
 
-    def refresh(self, stream: Stream, start: int, stop: int) -> Refreshed:
+    def refresh(self, stream: SubscriptionStream, start: int, stop: int) -> Refreshed:
         """Return where the same subscriptions belong by newer events, without computing anything anew.
 
         Members send newer histories to their coordinators and hear their coordinates; centres and projections
@@ -173,7 +173,7 @@ class Computed:
         label = np.asarray(planner.plan_.listens.indices, np.int64)
         if not self.method.organised:
             return Refreshed(label, interest, self.messages, self.bytes)
-        kinds = _TABLE if isinstance(planner.embedding_, Table) else _WITHIN
+        kinds = _TABLE if isinstance(planner.embedding_, CoordinateTable) else _WITHIN
         sent = planner.traffic_.total(lambda step: step.what in kinds)
         return Refreshed(label, interest, int(sent.messages), int(sent.bytes))
 
@@ -182,7 +182,7 @@ class Computed:
         found = self.planner.embedding_
         order = order_of(self.interest)
         known = order[np.diff(self.interest.wants.indptr)[order] > 0]
-        points = found.coordinates if isinstance(found, Hierarchy | Table) else found.own
+        points = found.coordinates if isinstance(found, Hierarchy | CoordinateTable) else found.own
         own = np.full((len(self.there), points.shape[1]), np.nan)
         own[known] = normalised(points) if self.planner.normalise else points
         some = ~np.isnan(own).any(axis=1)
@@ -230,7 +230,7 @@ class Refreshed:
     bytes: int
 
 
-class Clustered:
+class ClusteredSubscriptions:
     """Clusters in use: numbers that stay, and places for subscriptions that come.
 
     Parameters
@@ -242,16 +242,16 @@ class Clustered:
 
     Examples
     --------
-    >>> from narrowcast.lab.clusters.stream import Stream
-    >>> stream = Stream([[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]], comes=[0, 0, 0, 0, 1])
+    >>> from narrowcast.lab.clusters.stream import SubscriptionStream
+    >>> stream = SubscriptionStream([[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]], comes=[0, 0, 0, 0, 1])
     >>> here = np.arange(4)
-    >>> clustered = Clustered(stream, Method(name="direct", clusters=2).compute(stream, here, 0, 2))
+    >>> clustered = ClusteredSubscriptions(stream, ClusteringMethod(name="direct", clusters=2).compute(stream, here, 0, 2))
     >>> clustered.place(np.array([4]), 2)
     >>> bool(clustered.label[4] == clustered.label[0] != clustered.label[2])
     True
     """
 
-    def __init__(self, stream: Stream, computed: Computed) -> None:
+    def __init__(self, stream: SubscriptionStream, computed: Computed) -> None:
         self.stream = stream
         #: For each subscription its cluster, -1 for one that is not there.
         self.label = np.full(stream.n_subscriptions, -1)
@@ -323,7 +323,7 @@ class Clustered:
         here = np.concatenate([np.flatnonzero(self.label >= 0), came])
         history: Relation = relation(self.stream.history(here, start, stop))
         n_clusters = max(int(self.number.max(initial=-1)), int(self.label.max(initial=-1))) + 1
-        clusters = Audiences.of(Interest(history), n_clusters, self.computed.planner.balance)
+        clusters = SubscriberClusters.of(Interest(history), n_clusters, self.computed.planner.balance)
         clusters.cluster[:] = self.label[here]
         clusters.count_in()
         clusters.fill(np.arange(len(here) - len(came), len(here)))

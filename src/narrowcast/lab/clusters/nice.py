@@ -17,14 +17,14 @@ from narrowcast.validation import check_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Nice", "Upkeep"]
+__all__ = ["Nice", "NiceUpkeep"]
 
 #: A question and its answer.
 _BOTH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class NiceUpkeep:
     """Messages by kind; those of several hierarchies may be added.
 
     Parameters
@@ -53,8 +53,8 @@ class Upkeep:
         """All messages."""
         return sum(getattr(self, each.name) for each in fields(self))
 
-    def __add__(self, other: Upkeep) -> Upkeep:
-        return Upkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: NiceUpkeep) -> NiceUpkeep:
+        return NiceUpkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 class Nice:
@@ -121,13 +121,13 @@ class Nice:
             found[self.top] = -1
         return found
 
-    def join(self, member: int) -> Upkeep:
+    def join(self, member: int) -> NiceUpkeep:
         """Let a peer come."""
         if member in self:
             raise ParameterError(f"peer {member} is a member already; let it leave first")
         if not self._layers:
             self._layers = [{member: [member]}]
-            return Upkeep(join=_BOTH)
+            return NiceUpkeep(join=_BOTH)
         messages, group = _BOTH, next(iter(self._layers[-1].values()))
         for below in reversed(self._layers[:-1]):
             messages += _BOTH * len(group)
@@ -135,16 +135,16 @@ class Nice:
         messages += _BOTH
         group.append(member)
         self._layers[0][member] = group
-        return Upkeep(join=messages, split=self._split(0, group))
+        return NiceUpkeep(join=messages, split=self._split(0, group))
 
-    def leave(self, member: int) -> Upkeep:
+    def leave(self, member: int) -> NiceUpkeep:
         """Let a peer go."""
         if member not in self:
             raise ParameterError(f"peer {member} is no member; let it join first")
         messages = self._withdraw(member, 0)
         self._flatten()
         merged, split = self._mend()
-        return Upkeep(leave=messages, merge=merged, split=split)
+        return NiceUpkeep(leave=messages, merge=merged, split=split)
 
     def _flatten(self) -> None:
         """Take off layers above one group."""

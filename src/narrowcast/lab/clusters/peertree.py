@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import grown
 from narrowcast.lab.clusters.branched import Branched
-from narrowcast.lab.clusters.traffic import Delivery, Traffic
+from narrowcast.lab.clusters.traffic import ClusterTraffic, EventDelivery
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from narrowcast.lab.clusters.stream import Stream
+    from narrowcast.lab.clusters.stream import SubscriptionStream
 
     Ints = NDArray[np.int64]
 
@@ -40,14 +40,14 @@ class PeerTree:
 
     Examples
     --------
-    >>> from narrowcast.lab.clusters.stream import Stream
+    >>> from narrowcast.lab.clusters.stream import SubscriptionStream
     >>> boxes = [[0.0], [8.0], [1.0], [7.0]], [[1.0], [9.0], [3.0], [9.0]]
-    >>> tree = PeerTree(Stream([[0, 0, 0, 0]], boxes=boxes, points=[[5.0]]), [0, 1, 2], 2)
+    >>> tree = PeerTree(SubscriptionStream([[0, 0, 0, 0]], boxes=boxes, points=[[5.0]]), [0, 1, 2], 2)
     >>> tree.heartbeats, tree.follow(gone=[0], came=[3]).join
     (4, 3)
     """
 
-    def __init__(self, stream: Stream, there: ArrayLike, most: int) -> None:
+    def __init__(self, stream: SubscriptionStream, there: ArrayLike, most: int) -> None:
         if stream.boxes is None:
             raise ParameterError("r-tree needs the boxes of subscriptions; give boxes")
         if stream.points is None:
@@ -71,15 +71,15 @@ class PeerTree:
         """The messages of an interval."""
         return _BEAT * self.tree.n_led
 
-    def follow(self, *, gone: ArrayLike, came: ArrayLike) -> Traffic:
+    def follow(self, *, gone: ArrayLike, came: ArrayLike) -> ClusterTraffic:
         """Let subscriptions leave, and then others come; return the messages."""
         before = self.tree.told
         self.tree.remove(gone)
         self.tree.insert(came)
         self._branch()
         told = {kind: count - before[kind] for kind, count in self.tree.told.items()}
-        updates = Delivery(updates=told.pop("update"))
-        return Traffic(flooding=updates, forwarding=updates, **told)
+        updates = EventDelivery(updates=told.pop("update"))
+        return ClusterTraffic(flooding=updates, forwarding=updates, **told)
 
     def _branch(self) -> None:
         """Take down who is where."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from narrowcast.errors import ParameterError
 from narrowcast.validation import check_whole
 
-__all__ = ["Due", "Policy", "Watch"]
+__all__ = ["DriftWatch", "Due", "Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Due(NamedTuple):
     refresh: bool = False
 
 
-class Watch:
+class DriftWatch:
     """Looks at one stretch after the other, and says when to compute clusters and from how many events.
 
     Parameters
@@ -113,7 +113,7 @@ class Watch:
 
     Examples
     --------
-    >>> watch = Watch(Policy(history=1000, drift=0.5, stretch=100), 0)
+    >>> watch = DriftWatch(Policy(history=1000, drift=0.5, stretch=100), 0)
     >>> [watch.seen(at, wrong).events for at, wrong in ((100, 20.0), (200, 25.0), (300, 80.0))]
     [0, 0, 100]
     >>> [watch.seen(at, 30.0).events for at in range(400, 1500, 100)]

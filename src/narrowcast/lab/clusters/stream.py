@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Stream", "lives"]
+__all__ = ["SubscriptionStream", "lives"]
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class SubscriptionStream:
     """Which events match which subscriptions, and when these are there.
 
     Parameters
@@ -52,7 +52,7 @@ class Stream:
 
     Examples
     --------
-    >>> stream = Stream([[1, 0, 0], [1, 1, 1]], comes=[0, 0, 1])
+    >>> stream = SubscriptionStream([[1, 0, 0], [1, 1, 1]], comes=[0, 0, 1])
     >>> stream.pairs(0, 2)
     (array([0, 1, 1, 1]), array([0, 0, 1, 2]))
     >>> stream.there(0).tolist()

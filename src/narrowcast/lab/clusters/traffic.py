@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 from narrowcast.errors import ParameterError
 
-__all__ = ["VARIANTS", "Delivery", "Traffic", "Variant"]
+__all__ = ["VARIANTS", "ClusterTraffic", "EventDelivery", "Variant"]
 
 #: How events go on inside a cluster: to every member, or only where somebody below wants them.
 Variant: TypeAlias = Literal["flooding", "forwarding"]
@@ -26,7 +26,7 @@ class _Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(_Sum):
+class EventDelivery(_Sum):
     """What one variant takes to bring events to members.
 
     Parameters
@@ -51,7 +51,7 @@ class Delivery(_Sum):
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic(_Sum):
+class ClusterTraffic(_Sum):
     """The messages while some events pass; those of stretches add up.
 
     Parameters
@@ -78,7 +78,7 @@ class Traffic(_Sum):
 
     Examples
     --------
-    >>> one = Traffic(events=1, matches=4, flooding=Delivery(6, 6, 6), join=2)
+    >>> one = ClusterTraffic(events=1, matches=4, flooding=EventDelivery(6, 6, 6), join=2)
     >>> both = one + one
     >>> both.control("flooding"), both.notification_cost("flooding"), both.false_positives("flooding")
     (4, 2.0, 4)
@@ -87,8 +87,8 @@ class Traffic(_Sum):
     events: int = 0
     matches: int = 0
     peer_matches: int = 0
-    flooding: Delivery = field(default_factory=Delivery)
-    forwarding: Delivery = field(default_factory=Delivery)
+    flooding: EventDelivery = field(default_factory=EventDelivery)
+    forwarding: EventDelivery = field(default_factory=EventDelivery)
     heartbeat: int = 0
     join: int = 0
     leave: int = 0
@@ -102,7 +102,7 @@ class Traffic(_Sum):
     installed: int = 0
     refreshed: int = 0
 
-    def delivery(self, variant: Variant) -> Delivery:
+    def delivery(self, variant: Variant) -> EventDelivery:
         """Return what a variant takes."""
         if variant not in VARIANTS:
             raise ParameterError(f"variant is {variant!r}; give one of {', '.join(VARIANTS)}")
@@ -142,7 +142,7 @@ class Traffic(_Sum):
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, Delivery):
+            if isinstance(value, EventDelivery):
                 found |= {f"{each.name}_{one.name}": getattr(value, one.name) for one in fields(value)}
             else:
                 found[each.name] = value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.clusters.traffic import Delivery, Traffic
+from narrowcast.lab.clusters.traffic import ClusterTraffic, EventDelivery
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
-__all__ = ["Trees"]
+__all__ = ["ClusterTrees"]
 
 #: The most pairs of events and members in a block.
 _BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
-class Trees:
+class ClusterTrees:
     """The trees of all clusters at one time. A member is a peer in one cluster.
 
     Parameters
@@ -43,7 +43,7 @@ class Trees:
 
     Examples
     --------
-    >>> trees = Trees(np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([-1, 0, 1]), np.array([0, 1, 2]), 3)
+    >>> trees = ClusterTrees(np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([-1, 0, 1]), np.array([0, 1, 2]), 3)
     >>> found = trees.sent(np.array([0, 1]), np.array([0, 1]), 2)  # an event for the top, one for its child
     >>> found.matches, found.flooding.receptions, found.forwarding.receptions
     (2, 6, 3)
@@ -131,7 +131,9 @@ class Trees:
         found: Bools = np.logical_or.reduceat(gets[:, order], start, axis=1)
         return found
 
-    def sent(self, event: Ints, subscription: Ints, n_events: int, points: Doubles | None = None) -> Traffic:
+    def sent(
+        self, event: Ints, subscription: Ints, n_events: int, points: Doubles | None = None
+    ) -> ClusterTraffic:
         """Return what events take by both variants, without control.
 
         Parameters
@@ -139,30 +141,30 @@ class Trees:
         event, subscription, n_events, points
             As for `gets`, events in order.
         """
-        total = Traffic(events=n_events, matches=len(event))
+        total = ClusterTraffic(events=n_events, matches=len(event))
         for start, stop in self.blocks(n_events):
             some = slice(*np.searchsorted(event, [start, stop]))
             here = event[some] - start, subscription[some], stop - start
             wants = np.zeros((stop - start, self.n_members), np.bool_)
             wants[here[0], self.member[here[1]]] = True
             where = None if points is None else points[start:stop]
-            total += Traffic(
+            total += ClusterTraffic(
                 peer_matches=int(np.count_nonzero(self.peers(wants))),
                 flooding=self._delivery(self.gets(*here, "flooding", where)),
                 forwarding=self._delivery(self.gets(*here, "forwarding", where)),
             )
         return total
 
-    def _delivery(self, gets: Bools) -> Delivery:
+    def _delivery(self, gets: Bools) -> EventDelivery:
         """Return how many members, peers and subscriptions get events."""
         copies = np.count_nonzero(gets, axis=0)
         receptions = int(copies.sum())
         single = len(self._by_peer[1]) == self.n_members
         reached = receptions if single else int(np.count_nonzero(self.peers(gets)))
-        return Delivery(receptions, reached, int(copies @ self.subscriptions))
+        return EventDelivery(receptions, reached, int(copies @ self.subscriptions))
 
-    def updates(self, before: Trees) -> tuple[int, int]:
-        """Return the messages that say what is wanted, by flooding and by forwarding: see `Delivery`.
+    def updates(self, before: ClusterTrees) -> tuple[int, int]:
+        """Return the messages that say what is wanted, by flooding and by forwarding: see `EventDelivery`.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Intervals in trees that no single machine holds (cobas2009)."""
 
-from narrowcast.lab.cobas.intervals import Intervals
+from narrowcast.lab.cobas.intervals import IntervalColumns
 from narrowcast.lab.cobas.matcher import Cobas
 from narrowcast.lab.cobas.tree import CobasTree
 
-__all__ = ["Cobas", "CobasTree", "Intervals"]
+__all__ = ["Cobas", "CobasTree", "IntervalColumns"]

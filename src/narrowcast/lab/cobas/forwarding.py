@@ -9,7 +9,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, KEY, SELECTIVE
-from narrowcast.matching.index import Found
+from narrowcast.matching.index import CandidateBoxes
 from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.cobas.store import Store
+    from narrowcast.lab.cobas.store import TreeArrays
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ class Journey(NamedTuple):
     hops: int
 
 
-def forward(store: Store, values: Doubles, how: How) -> Forwarded:
+def forward(store: TreeArrays, values: Doubles, how: How) -> Forwarded:
     """Send each value through a tree, and match it at every node that it comes to.
 
     `topdown` starts at the root and ends where a search for the value does. The others start at FIND_LEAF, a
@@ -79,7 +79,7 @@ def in_order(values: Doubles) -> tuple[Doubles, Ints]:
     return values[order], order
 
 
-def trace(store: Store, value: float, how: How) -> Journey:
+def trace(store: TreeArrays, value: float, how: How) -> Journey:
     """Return the way of one value: see `forward`."""
     code = code_of(how)
     nodes = store.frozen()
@@ -98,7 +98,7 @@ def code_of(how: str) -> int:
     return names.index(how)
 
 
-def collected(find: Callable[[int, Numbers, Ints], int], n: int) -> Found:
+def collected(find: Callable[[int, Numbers, Ints], int], n: int) -> CandidateBoxes:
     """Return what a kernel finds for n events, with more room where it stops for want of it.
 
     The kernel takes the event to go on with, the array to write to and where each event's part ends in it,
@@ -114,4 +114,4 @@ def collected(find: Callable[[int, Numbers, Ints], int], n: int) -> Found:
         longer = np.empty(max(2 * len(found), min(foretold, 8 * len(found))), np.int32)
         longer[:used] = found[:used]
         found = longer
-    return Found(indptr, found[: indptr[-1]])
+    return CandidateBoxes(indptr, found[: indptr[-1]])

@@ -20,7 +20,7 @@ _EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
-class Intervals:
+class IntervalColumns:
     """Intervals, none of them empty: `low` to `high`, each end in it or not. Ends may be infinite.
 
     Parameters
@@ -32,7 +32,7 @@ class Intervals:
 
     Examples
     --------
-    >>> intervals = Intervals([0, 3], [4, 5], low_closed=[True, False])
+    >>> intervals = IntervalColumns([0, 3], [4, 5], low_closed=[True, False])
     >>> intervals.texts()
     ['[0, 4]', '(3, 5]']
     >>> intervals.covers(3.0).tolist()
@@ -101,10 +101,10 @@ class Intervals:
         below = np.where(self.high_closed, self.high >= value, self.high > value)
         return above & below
 
-    def take(self, index: ArrayLike) -> Intervals:
+    def take(self, index: ArrayLike) -> IntervalColumns:
         """Return some intervals, in the order given."""
         i = np.asarray(index)
-        return Intervals(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
+        return IntervalColumns(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
 
     def rows(self) -> list[tuple[float, float, bool, bool]]:
         """Return (low, high, low_closed, high_closed) of each interval."""
@@ -119,7 +119,7 @@ class Intervals:
         return len(self.low)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Intervals) and self.rows() == other.rows()
+        return isinstance(other, IntervalColumns) and self.rows() == other.rows()
 
 
 def shown(low: float, high: float, low_closed: bool, high_closed: bool) -> str:

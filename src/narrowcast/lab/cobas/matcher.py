@@ -9,18 +9,18 @@ import numpy as np
 
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.lab.cobas.forwarding import code_of, collected
-from narrowcast.lab.cobas.intervals import Intervals
+from narrowcast.lab.cobas.intervals import IntervalColumns
 from narrowcast.lab.cobas.store import frozen
 from narrowcast.lab.cobas.tree import CobasTree
 from narrowcast.lab.kernels import cobas as kernels
-from narrowcast.lab.kernels.cobas import HEIGHT, LEFT, PARENT, RIGHT, START, Bounds, Nodes
-from narrowcast.matching.indexed import Indexed
+from narrowcast.lab.kernels.cobas import HEIGHT, LEFT, PARENT, RIGHT, START, CobasNodes, NodeBounds
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.lab.cobas.forwarding import How
-    from narrowcast.matching.index import Codes, Found
+    from narrowcast.matching.index import CandidateBoxes, Codes
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
@@ -59,8 +59,8 @@ class CobasIndex:
     column: Numbers
     root: Ints
     everywhere: Numbers
-    nodes: Nodes
-    bounds: Bounds
+    nodes: CobasNodes
+    bounds: NodeBounds
     bitmaps: ClassVar[None] = None
 
     @classmethod
@@ -80,7 +80,7 @@ class CobasIndex:
         trees = []
         for some in np.split(box, start[1:]) if len(columns) else []:
             low, high = boxes.lo[bound[some]], boxes.hi[bound[some]]
-            trees.append(CobasTree(Intervals(low.astype(np.float64) + 1, high.astype(np.float64))))
+            trees.append(CobasTree(IntervalColumns(low.astype(np.float64) + 1, high.astype(np.float64))))
         nodes, root = _joined(trees)
         own = box[nodes.owner].astype(np.int32)
         bounds = kernels.arrange(boxes.indptr, boxes.column, boxes.lo, boxes.hi, weight, own, bound)
@@ -96,8 +96,8 @@ class CobasIndex:
         column: Numbers,
         root: Ints,
         everywhere: Numbers,
-        nodes: Nodes,
-        bounds: Bounds,
+        nodes: CobasNodes,
+        bounds: NodeBounds,
     ) -> Self:
         """Return an index whose arrays cannot be written, as mapped ones cannot: kernels want one kind."""
         return cls(
@@ -106,11 +106,11 @@ class CobasIndex:
             frozen(column),
             frozen(root),
             frozen(everywhere),
-            Nodes(**{name: frozen(array) for name, array in nodes._asdict().items()}),
-            Bounds(**{name: frozen(array) for name, array in bounds._asdict().items()}),
+            CobasNodes(**{name: frozen(array) for name, array in nodes._asdict().items()}),
+            NodeBounds(**{name: frozen(array) for name, array in bounds._asdict().items()}),
         )
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
         events = self._codes(codes)
         given = (self.nodes, self.root, self.column, self.everywhere, self.n_boxes, self.bounds, events)
@@ -153,8 +153,8 @@ class CobasIndex:
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
         """Return the index that is made of these arrays; any that do not fit together are an error."""
-        nodes = Nodes(*(arrays[name] for name in Nodes._fields))
-        bounds = Bounds(*(arrays[name] for name in Bounds._fields))
+        nodes = CobasNodes(*(arrays[name] for name in CobasNodes._fields))
+        bounds = NodeBounds(*(arrays[name] for name in NodeBounds._fields))
         root, column = arrays["root"], arrays["tree_column"]
         n_listed = {len(nodes.lower_end), len(nodes.lower), len(nodes.upper_end), len(nodes.upper)}
         n_bounds = {len(bounds.column), len(bounds.lo), len(bounds.hi), int(bounds.indptr[-1])}
@@ -175,7 +175,7 @@ class CobasIndex:
         return frozen(np.ascontiguousarray(codes, self.bounds.lo.dtype))
 
 
-class Cobas(Indexed):
+class Cobas(IndexedMatcher):
     """Looks each event up in a CobasTree per attribute: what a system of many machines would do, in one.
 
     A subscription is in the tree of one of its attributes only, so nothing is found twice; the others are
@@ -252,9 +252,9 @@ def selectivity(boxes: CodedBoxes, sample: Codes | None = None) -> Doubles:
     return weight
 
 
-def _joined(trees: list[CobasTree]) -> tuple[Nodes, Ints]:
+def _joined(trees: list[CobasTree]) -> tuple[CobasNodes, Ints]:
     """Return the nodes of several trees as one, intervals numbered on from tree to tree, and their roots."""
-    parts: list[Nodes] = []
+    parts: list[CobasNodes] = []
     root = []
     n_nodes = n_listed = n_segments = 0
     for tree in trees:
@@ -265,7 +265,7 @@ def _joined(trees: list[CobasTree]) -> tuple[Nodes, Ints]:
         link[:, START] += n_listed
         at = slice(store.n_listed)
         parts.append(
-            Nodes(
+            CobasNodes(
                 store.number[: store.n_nodes],
                 link,
                 store.lower_end[at],
@@ -279,4 +279,4 @@ def _joined(trees: list[CobasTree]) -> tuple[Nodes, Ints]:
         n_nodes, n_listed = n_nodes + store.n_nodes, n_listed + store.n_listed
         n_segments += store.n_segments
     parts.append(CobasTree()._store.nodes())  # of the right types where there is no tree
-    return Nodes(*map(np.concatenate, zip(*parts, strict=True))), np.array(root, np.int64)
+    return CobasNodes(*map(np.concatenate, zip(*parts, strict=True))), np.array(root, np.int64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.cobas.intervals import Intervals, following, preceding
+from narrowcast.lab.cobas.intervals import IntervalColumns, following, preceding
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, KEY, LEFT, RIGHT
 from narrowcast.lab.kernels.cobas_lists import neighbours
@@ -15,14 +15,14 @@ from narrowcast.lab.kernels.cobas_lists import neighbours
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.lab.cobas.store import Store
+    from narrowcast.lab.cobas.store import TreeArrays
 
     Numbers = NDArray[np.int32]
 
 Side = Literal["left", "right"]
 
 
-def push(store: Store, node: int, side: Side) -> int:
+def push(store: TreeArrays, node: int, side: Side) -> int:
     """Cut what a node holds at its key and push the part on one side down; return how many were cut.
 
     The cut is half open: of [0, 4], at key 2, [0, 2) goes left and [2, 4] stays, or (2, 4] goes right and
@@ -56,7 +56,7 @@ def push(store: Store, node: int, side: Side) -> int:
     return n
 
 
-def undo(store: Store, node: int, side: Side) -> int:
+def undo(store: TreeArrays, node: int, side: Side) -> int:
     """Join segments of one interval that meet on one side of a key; return how many were joined.
 
     Right after a push this restores what was there. What was cut again further down stays cut there, and
@@ -90,17 +90,19 @@ def undo(store: Store, node: int, side: Side) -> int:
     return len(joined)
 
 
-def ends(store: Store, segment: Numbers) -> Intervals:
+def ends(store: TreeArrays, segment: Numbers) -> IntervalColumns:
     """Return segments as intervals: with the ends that were given, or those that a cut has made.
 
     A cut leaves the key with the part that stays and opens the other, so an end that is no key is open.
     """
     owner = store.owner[segment]
-    whole = Intervals(store.low[owner], store.high[owner], store.low_closed[owner], store.high_closed[owner])
+    whole = IntervalColumns(
+        store.low[owner], store.high[owner], store.low_closed[owner], store.high_closed[owner]
+    )
     first, last = store.first[segment], store.last[segment]
     low_cut, high_cut = first != whole.first, last != whole.last
     low_key, high_key = np.isin(first, store.keys), np.isin(last, store.keys)
-    return Intervals(
+    return IntervalColumns(
         np.where(low_cut & ~low_key, preceding(first), np.where(low_cut, first, whole.low)),
         np.where(high_cut & ~high_key, following(last), np.where(high_cut, last, whole.high)),
         np.where(low_cut, low_key, whole.low_closed),

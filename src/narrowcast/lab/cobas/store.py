@@ -9,7 +9,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels import cobas_lists as lists
 from narrowcast.lab.kernels import cobas_shape as shape
-from narrowcast.lab.kernels.cobas import KEY, LEFT, RIGHT, SIZE, START, WIDTH, Nodes
+from narrowcast.lab.kernels.cobas import KEY, LEFT, RIGHT, SIZE, START, WIDTH, CobasNodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST = 2**31 - 1
 
 
-class Store:
+class TreeArrays:
     """Nodes, the lists of their segments, and the segments that each interval is cut into.
 
     One rule holds at all times: a segment lies at the highest key that it covers. So its place follows from
@@ -66,15 +66,15 @@ class Store:
         """The key of each node."""
         return self.number[: self.n_nodes, KEY]
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> CobasNodes:
         """Return the arrays to be changed."""
-        return Nodes(
+        return CobasNodes(
             self.number, self.link, self.lower_end, self.lower, self.upper_end, self.upper, self.owner
         )
 
-    def frozen(self) -> Nodes:
+    def frozen(self) -> CobasNodes:
         """Return the arrays to be read: kernels that only read are compiled for these alone."""
-        return Nodes(**{name: frozen(array) for name, array in self.nodes()._asdict().items()})
+        return CobasNodes(**{name: frozen(array) for name, array in self.nodes()._asdict().items()})
 
     def hang(self, keys: Doubles, *, balance: bool) -> int:
         """Add keys, ascending and new; return how many rotations that took."""

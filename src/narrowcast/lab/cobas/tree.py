@@ -8,8 +8,8 @@ import numpy as np
 
 from narrowcast.errors import InputError
 from narrowcast.lab.cobas import forwarding, pushing
-from narrowcast.lab.cobas.intervals import Intervals, numbers
-from narrowcast.lab.cobas.store import Store
+from narrowcast.lab.cobas.intervals import IntervalColumns, numbers
+from narrowcast.lab.cobas.store import TreeArrays
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, KEY, LEFT, PARENT, RIGHT, SIZE
 from narrowcast.lab.kernels.cobas_lists import chained
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST = np.finfo(np.float64).max
 
 
-class Shape(NamedTuple):
+class CobasShape(NamedTuple):
     """The nodes of a tree: children and parents by number, -1 for none; how high each subtree is."""
 
     key: Doubles
@@ -46,7 +46,7 @@ class Segments(NamedTuple):
     """The segments that intervals are in, by interval and then by value: an undivided one is in one."""
 
     interval: Ints
-    ends: Intervals
+    ends: IntervalColumns
     #: The key of the node that holds each.
     key: Doubles
 
@@ -75,7 +75,7 @@ class CobasTree:
     --------
     The tree over attribute b in figure 1 of the seed, without F1 and F3:
 
-    >>> filters = Intervals([0, 2, 3], [4, 8, 5], [True, True, False], [True, False, True])
+    >>> filters = IntervalColumns([0, 2, 3], [4, 8, 5], [True, True, False], [True, False, True])
     >>> tree = CobasTree(filters, keys=[0, 1, 2, 3, 4, 6, 8])
     >>> [row.tolist() for row in tree.stab([2.0, 4.5, 8.0])]
     [[0, 1], [1, 2], []]
@@ -87,9 +87,9 @@ class CobasTree:
     ([2], [1])
     """
 
-    def __init__(self, intervals: Intervals | None = None, keys: ArrayLike | None = None) -> None:
-        self._store = Store()
-        intervals = Intervals([], []) if intervals is None else intervals
+    def __init__(self, intervals: IntervalColumns | None = None, keys: ArrayLike | None = None) -> None:
+        self._store = TreeArrays()
+        intervals = IntervalColumns([], []) if intervals is None else intervals
         _require(intervals)
         given = np.empty(0) if keys is None else np.unique(numbers(keys, "keys"))
         if np.isnan(given).any():
@@ -103,7 +103,7 @@ class CobasTree:
             self._store.hang(given, balance=False)
         self._put(intervals, order, first, last, self._store.places(first, last))
 
-    def insert(self, intervals: Intervals, *, balance: bool = True) -> Ints:
+    def insert(self, intervals: IntervalColumns, *, balance: bool = True) -> Ints:
         """Take up intervals and return their numbers; those that cover no key get new ones.
 
         Parameters
@@ -121,7 +121,9 @@ class CobasTree:
             node = self._store.places(first, last)
         return self._put(intervals, order, first, last, node)
 
-    def _put(self, intervals: Intervals, order: Ints, first: Doubles, last: Doubles, node: Numbers) -> Ints:
+    def _put(
+        self, intervals: IntervalColumns, order: Ints, first: Doubles, last: Doubles, node: Numbers
+    ) -> Ints:
         """Put intervals, whose first and last values are in this order, into nodes; return their numbers."""
         store, n = self._store, len(intervals)
         ids = np.arange(store.n_intervals, store.n_intervals + n)
@@ -186,10 +188,10 @@ class CobasTree:
         """Return the keys of the nodes that one value comes to, in order, with its messages and hops."""
         return forwarding.trace(self._store, float(value), how)
 
-    def intervals(self, interval: ArrayLike) -> Intervals:
+    def intervals(self, interval: ArrayLike) -> IntervalColumns:
         """Return intervals by number, as they were given; an unknown number is an error."""
         store, i = self._store, self._there(interval, "interval_id has all that are")
-        return Intervals(store.low[i], store.high[i], store.low_closed[i], store.high_closed[i])
+        return IntervalColumns(store.low[i], store.high[i], store.low_closed[i], store.high_closed[i])
 
     @property
     def interval_id(self) -> Ints:
@@ -213,7 +215,7 @@ class CobasTree:
             store.number[store.node[segment], KEY],
         )
 
-    def bounding(self, keys: ArrayLike | None = None) -> Intervals:
+    def bounding(self, keys: ArrayLike | None = None) -> IntervalColumns:
         """Return the bounding intervals of nodes, by default of all that hold anything, by key.
 
         A node that holds nothing has none, and asking for it is an error.
@@ -229,9 +231,9 @@ class CobasTree:
             raise InputError(f"the node of key {asked[empty][0]:.15g} holds nothing, so nothing bounds it")
         start = store.link[node, kernels.START]
         low, high = (pushing.ends(store, some[start]) for some in (store.lower, store.upper))
-        return Intervals(low.low, high.high, low.low_closed, high.high_closed)
+        return IntervalColumns(low.low, high.high, low.low_closed, high.high_closed)
 
-    def shape(self) -> Shape:
+    def shape(self) -> CobasShape:
         """Return the nodes, by key."""
         store = self._store
         order = np.argsort(store.keys)
@@ -239,7 +241,7 @@ class CobasTree:
         rank[order], rank[-1] = np.arange(store.n_nodes), -1
         link = store.link[order]
         left, right, parent = (rank[link[:, column]] for column in (LEFT, RIGHT, PARENT))
-        return Shape(store.keys[order], left, right, parent, link[:, HEIGHT], link[:, SIZE])
+        return CobasShape(store.keys[order], left, right, parent, link[:, HEIGHT], link[:, SIZE])
 
     def stats(self) -> dict[str, Any]:
         """Return what it holds: counts, height, bytes."""
@@ -284,7 +286,7 @@ class CobasTree:
         return node
 
 
-def _in_order(intervals: Intervals) -> tuple[Ints, Doubles, Doubles]:
+def _in_order(intervals: IntervalColumns) -> tuple[Ints, Doubles, Doubles]:
     """Return intervals by first value, and their first and last values: neighbours go almost one way."""
     first = intervals.first
     order = np.argsort(first)
@@ -317,5 +319,5 @@ def middle(low: Doubles, high: Doubles) -> Doubles:
 
 def _require(intervals: object) -> None:
     """Refuse what are no intervals."""
-    if not isinstance(intervals, Intervals):
+    if not isinstance(intervals, IntervalColumns):
         raise InputError(f"intervals are a {type(intervals).__name__}; give Intervals(low, high)")

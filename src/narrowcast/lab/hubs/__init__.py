@@ -13,16 +13,16 @@ trees as time goes by, and `trips` are how long events take.
 from __future__ import annotations
 
 from narrowcast.lab.hubs.balance import Balanced, balance
-from narrowcast.lab.hubs.churn import Churned, Registered, churn, register
+from narrowcast.lab.hubs.churn import HubChurn, Registered, churn, register
 from narrowcast.lab.hubs.drtree import DRTree
-from narrowcast.lab.hubs.evolution import Standing, evolve
+from narrowcast.lab.hubs.evolution import TreeState, evolve
 from narrowcast.lab.hubs.links import Links, drawn
 from narrowcast.lab.hubs.loads import Loads, loads_of, overloaded, top
-from narrowcast.lab.hubs.overlay import Overlay
+from narrowcast.lab.hubs.overlay import MachineRings
 from narrowcast.lab.hubs.paths import Line, lines_of
 from narrowcast.lab.hubs.replicas import Replicas, replicate
 from narrowcast.lab.hubs.stretches import Stretches
-from narrowcast.lab.hubs.systems import SYSTEMS, Traffic, traffic_of, tree_traffic
+from narrowcast.lab.hubs.systems import SYSTEMS, HubTraffic, traffic_of, tree_traffic
 from narrowcast.lab.hubs.toll import Toll
 from narrowcast.lab.hubs.trips import Delays, Trip, Trips
 from narrowcast.lab.hubs.work import imbalance
@@ -30,19 +30,19 @@ from narrowcast.lab.hubs.work import imbalance
 __all__ = [
     "SYSTEMS",
     "Balanced",
-    "Churned",
     "DRTree",
     "Delays",
+    "HubChurn",
+    "HubTraffic",
     "Line",
     "Links",
     "Loads",
-    "Overlay",
+    "MachineRings",
     "Registered",
     "Replicas",
-    "Standing",
     "Stretches",
     "Toll",
-    "Traffic",
+    "TreeState",
     "Trip",
     "Trips",
     "balance",

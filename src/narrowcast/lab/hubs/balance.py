@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import shares_of
+from narrowcast.costs.line_positions import shares_of
 from narrowcast.lab.hubs.loads import loads_of
 from narrowcast.lab.hubs.paths import visits
 from narrowcast.lab.hubs.toll import NEIGHBOURS, Toll

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import tree_of
+from narrowcast.costs.line_positions import tree_of
 from narrowcast.errors import ParameterError
 from narrowcast.lab.hubs.toll import NEIGHBOURS, SEGMENT, Toll
 from narrowcast.validation import check_seed, check_whole
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from narrowcast.lab.hubs.links import Links
     from narrowcast.lab.hubs.stretches import Stretches
-    from narrowcast.planning.ranges.merging import Hubs, Tree
+    from narrowcast.planning.ranges.merging import AttributeLines, AttributeTree
 
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Churned:
+class HubChurn:
     """What there is once machines have gone and come, and what it took.
 
     Parameters
@@ -61,7 +61,7 @@ def churn(
     joining: int = 0,
     graceful: bool = False,
     seed: int = 0,
-) -> Churned:
+) -> HubChurn:
     """Let machines go and others come, in all trees, and count what it takes.
 
     Who goes without a word leaves its stretches to the neighbours, but not what it held: agents miss its
@@ -109,7 +109,7 @@ def churn(
         tied += Toll.control(NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new)))
         brought += Toll.handed(held, batches=joining * len(after.lines))
         after = joined
-    return Churned(after, mended, tied, brought, rotations)
+    return HubChurn(after, mended, tied, brought, rotations)
 
 
 def _left(
@@ -165,7 +165,14 @@ class Registered(NamedTuple):
     pieces: float
 
 
-def register(trees: Mapping[int, Tree], hubs: Hubs, new: Hubs, links: Links, *, seed: int = 0) -> Registered:
+def register(
+    trees: Mapping[int, AttributeTree],
+    hubs: AttributeLines,
+    new: AttributeLines,
+    links: Links,
+    *,
+    seed: int = 0,
+) -> Registered:
     """Add filters to the trees that there are, and take them away again.
 
     A filter goes to one tree, any of those whose attribute it bounds, or to the first. It is looked up

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import RATE, Charges, hold, tree_of
+from narrowcast.costs.line_positions import RATE, LineCharges, hold, tree_of
 from narrowcast.lab.hubs.paths import Line
 from narrowcast.lab.hubs.toll import Toll
 from narrowcast.lab.hubs.work import imbalance
-from narrowcast.planning.ranges.merging import Hubs, Merging
+from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.validation import check_number, check_seed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class TreeState:
     """How trees stand from some hour on.
 
     Parameters
@@ -69,14 +69,14 @@ class Standing:
 
 
 def evolve(
-    hubs: Hubs,
-    charges: Charges,
+    hubs: AttributeLines,
+    charges: LineCharges,
     *,
     hours: float = 24.0,
     every: float = 0.5,
     rate: float = RATE,
     seed: int = 0,
-) -> Iterator[Standing]:
+) -> Iterator[TreeState]:
     """Yield how trees stand, at first and after each round.
 
     At first there is a tree for each attribute, and no interval is divided. In every round
@@ -105,8 +105,8 @@ def evolve(
 
     Examples
     --------
-    >>> hubs = Hubs([[0.25] * 4] * 2, first=[[0, -1], [1, 1]], last=[[3, -1], [1, 2]])
-    >>> charges = Charges(message=1.0, segment=0.01)
+    >>> hubs = AttributeLines([[0.25] * 4] * 2, first=[[0, -1], [1, 1]], last=[[3, -1], [1, 2]])
+    >>> charges = LineCharges(message=1.0, segment=0.01)
     >>> [(each.hour, len(each.lines), each.messages) for each in evolve(hubs, charges, hours=1)]
     [(0.0, 2, 1.0), (0.5, 1, 0.25), (1.0, 1, 0.0)]
     """
@@ -127,7 +127,7 @@ def evolve(
         events = rng.poisson(rate * 60 * every)
         counts += np.stack([rng.multinomial(events, row) for row in law])
         known = counts / max(1.0, counts[0].sum())
-        counted = Hubs(known, hubs.first, hubs.last, hubs.weight)
+        counted = AttributeLines(known, hubs.first, hubs.last, hubs.weight)
         merging = Merging(charges=charges, seed=seed).fit(counted, alive=alive, most=1)
         alive = tuple(merging.trees_)
         standing = _standing(number * every, hubs, charges, merging, depth < number, standing)
@@ -135,8 +135,13 @@ def evolve(
 
 
 def _standing(
-    hour: float, hubs: Hubs, charges: Charges, merging: Merging, decided: Flags, before: Standing | None
-) -> Standing:
+    hour: float,
+    hubs: AttributeLines,
+    charges: LineCharges,
+    merging: Merging,
+    decided: Flags,
+    before: TreeState | None,
+) -> TreeState:
     """Return how trees stand when some keys have done what the division says, and the others not yet."""
     lines = []
     for attribute, tree in merging.trees_.items():
@@ -147,4 +152,4 @@ def _standing(
     if before is not None:
         held = {line.attribute: line.held.segments for line in before.lines}
         moved = sum(float(np.maximum(line.held.segments - held[line.attribute], 0.0).sum()) for line in lines)
-    return Standing(hour, lines, merging.home_, Toll.handed(moved, batches=moved))
+    return TreeState(hour, lines, merging.home_, Toll.handed(moved, batches=moved))

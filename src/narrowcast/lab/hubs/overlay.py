@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import RATE, Charges, shares_of
-from narrowcast.planning.ranges.merging import Hubs
+from narrowcast.costs.line_positions import RATE, LineCharges, shares_of
+from narrowcast.planning.ranges.merging import AttributeLines
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SAMPLE, EACH = 20_000, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Overlay:
+class MachineRings:
     """Machines, each with a contiguous range of every attribute (Mercury's hubs: cobas2009, section VII).
 
     Ranges are such that each has as large a share of sampled events and of ends of intervals, together: what
@@ -47,13 +47,13 @@ class Overlay:
     Examples
     --------
     >>> from narrowcast.workloads import Intervals
-    >>> overlay = Overlay.of(Intervals(n_subscriptions=500, attributes=3, represents=10_000), nodes=16)
+    >>> overlay = MachineRings.of(Intervals(n_subscriptions=500, attributes=3, represents=10_000), nodes=16)
     >>> overlay.n_nodes, overlay.n_filters, bool(np.allclose(overlay.hubs.density.sum(axis=1), 1))
     (16, 10000.0, True)
     """
 
     bounds: Doubles
-    hubs: Hubs
+    hubs: AttributeLines
     lo: Doubles
     hi: Doubles
     events: Doubles
@@ -84,7 +84,7 @@ class Overlay:
             pool = np.concatenate([values[:sampled, a], lo[bounded, a], hi[bounded, a]])
             bounds[a] = np.quantile(pool, np.arange(1, nodes) / nodes)
             density[a] = np.diff(workload.below(a, bounds[a]), prepend=0.0, append=1.0)
-        hubs = Hubs(np.maximum(density, 0.0), *_covered(bounds, lo, hi), workload.weight)
+        hubs = AttributeLines(np.maximum(density, 0.0), *_covered(bounds, lo, hi), workload.weight)
         events = values[sampled:]
         matched = np.asarray(workload.weight * _matched(lo, hi, events), np.float64)
         return cls(bounds, hubs, lo, hi, events, matched)
@@ -99,7 +99,7 @@ class Overlay:
         """How many filters there are, by weight."""
         return float(self.hubs.weight.sum())
 
-    def charges(self, *, kappa: float = 10.0, rate: float = RATE) -> Charges:
+    def charges(self, *, kappa: float = 10.0, rate: float = RATE) -> LineCharges:
         """Return the paper's charges in bytes a minute.
 
         Parameters
@@ -112,16 +112,16 @@ class Overlay:
         room = shares_of(kappa)
         share = self.n_filters / self.n_nodes
         # Without filters any limit will do.
-        return Charges.of(rate=rate, capacity=room * share if share else math.inf)
+        return LineCharges.of(rate=rate, capacity=room * share if share else math.inf)
 
     def positions(self, values: Doubles) -> Ints:
         """Return the range that each value is in: events x attributes."""
         found = [np.searchsorted(bounds, values[:, a]) for a, bounds in enumerate(self.bounds)]
         return np.stack(found, axis=1)
 
-    def filters(self, lo: Doubles, hi: Doubles, weight: float) -> Hubs:
+    def filters(self, lo: Doubles, hi: Doubles, weight: float) -> AttributeLines:
         """Return other filters on the same machines, for the same events."""
-        return Hubs(self.hubs.density, *_covered(self.bounds, lo, hi), weight)
+        return AttributeLines(self.hubs.density, *_covered(self.bounds, lo, hi), weight)
 
     def agents(self, filters: Doubles) -> float:
         """Return how many machines have one of so many filters of theirs, each of which is anybody's.

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.costs.positions import Held
-    from narrowcast.planning.ranges.merging import Hubs, Tree
+    from narrowcast.costs.line_positions import PositionLoads
+    from narrowcast.planning.ranges.merging import AttributeLines, AttributeTree
 
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
@@ -27,11 +27,11 @@ class Line(NamedTuple):
 
     attribute: int
     density: Doubles
-    held: Held
+    held: PositionLoads
     push: Flags
 
 
-def lines_of(trees: Mapping[int, Tree], hubs: Hubs) -> list[Line]:
+def lines_of(trees: Mapping[int, AttributeTree], hubs: AttributeLines) -> list[Line]:
     """Return the trees that merging left."""
     return [
         Line(attribute, hubs.density[attribute], tree.division.held_, tree.division.push_)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import UPKEEP
+from narrowcast.costs.line_positions import UPKEEP
 from narrowcast.errors import ParameterError
 from narrowcast.lab.hubs.toll import Toll
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from narrowcast.lab.hubs.overlay import Overlay
+    from narrowcast.lab.hubs.overlay import MachineRings
     from narrowcast.lab.hubs.paths import Line
 
     Doubles: TypeAlias = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Stretches:
 
     Examples
     --------
-    >>> from narrowcast.costs.positions import Charges, Positions, hold
+    >>> from narrowcast.costs.line_positions import Charges, Positions, hold
     >>> from narrowcast.lab.hubs.paths import Line
     >>> held = hold(Positions([0.25] * 4, [0, 3, 3], [1, 3, 3]), Charges())
     >>> line = Line(0, np.full(4, 0.25), held, np.zeros((4, 2), bool))
@@ -60,7 +60,7 @@ class Stretches:
     node: list[Ints]
 
     @classmethod
-    def even(cls, lines: Sequence[Line], overlay: Overlay, *, nodes: int) -> Self:
+    def even(cls, lines: Sequence[Line], overlay: MachineRings, *, nodes: int) -> Self:
         """Return machines with as wide a range of values each, whatever is in it: before any balancing.
 
         A key is a value, that at which its range ends, and is held whole.

@@ -16,8 +16,8 @@ from narrowcast.planning.ranges.merging import Merging, Routing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.costs.positions import Charges
-    from narrowcast.lab.hubs.overlay import Overlay
+    from narrowcast.costs.line_positions import LineCharges
+    from narrowcast.lab.hubs.overlay import MachineRings
     from narrowcast.planning.ranges.division import Way
     from narrowcast.planning.ranges.merging import Search
 
@@ -35,7 +35,7 @@ SYSTEMS = ("multi-1d", "dr-tree", "no-merging", "no-division", "cobas", "start")
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class HubTraffic:
     """What events and upkeep take.
 
     Parameters
@@ -78,15 +78,15 @@ class Traffic:
 
 
 def traffic_of(
-    overlay: Overlay,
+    overlay: MachineRings,
     system: str,
-    charges: Charges,
+    charges: LineCharges,
     *,
     routing: Routing = "random",
     curve: Curve = "centres",
     cached: float = 0.0,
     seed: int = 0,
-) -> Traffic:
+) -> HubTraffic:
     """Return what a system takes.
 
     Parameters
@@ -111,8 +111,8 @@ def traffic_of(
     Examples
     --------
     >>> from narrowcast.workloads import Intervals
-    >>> from narrowcast.lab.hubs.overlay import Overlay
-    >>> overlay = Overlay.of(Intervals(n_subscriptions=2000, attributes=4, represents=10_000_000), nodes=64)
+    >>> from narrowcast.lab.hubs.overlay import MachineRings
+    >>> overlay = MachineRings.of(Intervals(n_subscriptions=2000, attributes=4, represents=10_000_000), nodes=64)
     >>> found = {name: traffic_of(overlay, name, overlay.charges()) for name in SYSTEMS}
     >>> min(found, key=lambda name: found[name].total), found["cobas"].trees, found["no-merging"].trees
     ('cobas', 1, 4)
@@ -130,7 +130,9 @@ def traffic_of(
     return tree_traffic(overlay, merging, charges, cached=cached)
 
 
-def tree_traffic(overlay: Overlay, merging: Merging, charges: Charges, *, cached: float = 0.0) -> Traffic:
+def tree_traffic(
+    overlay: MachineRings, merging: Merging, charges: LineCharges, *, cached: float = 0.0
+) -> HubTraffic:
     """Return what the trees take that merging left: see `traffic_of`."""
     own, spread = np.zeros(overlay.n_nodes), []
     saved = 0.0
@@ -142,7 +144,7 @@ def tree_traffic(overlay: Overlay, merging: Merging, charges: Charges, *, cached
         spread.append(np.repeat(part, (held.machines - 1).astype(np.int64)))
         saved += _saved(overlay, attribute, cached)
     terms = merging.cost_.terms
-    return Traffic(
+    return HubTraffic(
         total=merging.cost_.total,
         upkeep=charges.segment * terms["segments"],
         lookups=terms["lookups"],
@@ -155,7 +157,7 @@ def tree_traffic(overlay: Overlay, merging: Merging, charges: Charges, *, cached
     )
 
 
-def _saved(overlay: Overlay, attribute: int, cached: float) -> float:
+def _saved(overlay: MachineRings, attribute: int, cached: float) -> float:
     """Return how many messages of a lookup are saved by knowing where frequent values are."""
     density = np.sort(overlay.hubs.density[attribute])[::-1]
     known = float(density[: round(cached * len(density))].sum())
@@ -163,7 +165,7 @@ def _saved(overlay: Overlay, attribute: int, cached: float) -> float:
     return known * (hops - min(1.0, hops))
 
 
-def _multi(overlay: Overlay, charges: Charges, cached: float) -> Traffic:
+def _multi(overlay: MachineRings, charges: LineCharges, cached: float) -> HubTraffic:
     """Return what it takes when each interval is on all ranges that it overlaps, for every attribute."""
     own, spread = np.zeros(overlay.n_nodes), []
     messages = segments = delivery = saved = 0.0
@@ -180,7 +182,7 @@ def _multi(overlay: Overlay, charges: Charges, cached: float) -> Traffic:
         segments += float(many.sum())
         delivery += overlay.agents(many[at[:, attribute]])
     lookups = overlay.hubs.n_attributes * math.log2(overlay.n_nodes)
-    return Traffic(
+    return HubTraffic(
         total=charges.message * (lookups + messages) + charges.segment * segments,
         upkeep=charges.segment * segments,
         lookups=lookups,
@@ -193,7 +195,7 @@ def _multi(overlay: Overlay, charges: Charges, cached: float) -> Traffic:
     )
 
 
-def _dr_tree(overlay: Overlay, charges: Charges, curve: Curve, cached: float) -> Traffic:
+def _dr_tree(overlay: MachineRings, charges: LineCharges, curve: Curve, cached: float) -> HubTraffic:
     """Return what it takes with one tree of boxes: an event is looked up once, and goes down from the root.
 
     Leaf i is on machine i, a node above on that of its first leaf; machines have room for all of it.
@@ -212,7 +214,7 @@ def _dr_tree(overlay: Overlay, charges: Charges, curve: Curve, cached: float) ->
     hops = math.log2(overlay.n_nodes)
     messages = float(sum(level.sum() for level in visits[:-1]))
     upkeep = charges.segment * overlay.n_filters
-    return Traffic(
+    return HubTraffic(
         total=charges.message * (hops + messages) + upkeep,
         upkeep=upkeep,
         lookups=hops,

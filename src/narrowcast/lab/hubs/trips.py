@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import MESSAGE
+from narrowcast.costs.line_positions import MESSAGE
 from narrowcast.lab.hubs.drtree import FANOUT
 from narrowcast.lab.hubs.links import drawn
 from narrowcast.lab.hubs.paths import holders, visits
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.costs.positions import Charges
+    from narrowcast.costs.line_positions import LineCharges
     from narrowcast.lab.hubs.drtree import DRTree
     from narrowcast.lab.hubs.links import Links
-    from narrowcast.lab.hubs.overlay import Overlay
+    from narrowcast.lab.hubs.overlay import MachineRings
     from narrowcast.lab.hubs.paths import Line
 
     Doubles: TypeAlias = NDArray[np.float64]
@@ -118,7 +118,7 @@ class Trips:
 
     def __init__(
         self,
-        overlay: Overlay,
+        overlay: MachineRings,
         links: Links,
         *,
         delays: Delays | None = None,
@@ -179,7 +179,7 @@ class Trips:
             seconds[mine] = taken[event] + waits
         return self._delivered(hops, seconds, rng)
 
-    def everywhere(self, charges: Charges) -> Trip:
+    def everywhere(self, charges: LineCharges) -> Trip:
         """Return the trips where each attribute counts, and the agent waits for the last (multi-1D)."""
         rng = np.random.default_rng([self.seed, 3])
         hubs = self.overlay.hubs
@@ -240,7 +240,7 @@ class Trips:
         return Trip(np.asarray(hops, np.float64) + 1.0, seconds + last + self.delays.sending)
 
 
-def _followed(overlay: Overlay, each: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def _followed(overlay: MachineRings, each: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Return pairs of an event and a filter that it matches, so many at most of each event."""
     low, high = (np.ascontiguousarray(ends.T) for ends in (overlay.lo, overlay.hi))
     events, filters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

@@ -33,7 +33,7 @@ WIDTH = 8
 TOPDOWN, SEQUENTIAL, SELECTIVE = range(3)
 
 
-class Nodes(NamedTuple):
+class CobasNodes(NamedTuple):
     """A tree, or several, as they are searched.
 
     The segments of a node are `lower[start : start + size]`, with their lower ends in `lower_end`, and the
@@ -49,7 +49,7 @@ class Nodes(NamedTuple):
     owner: Numbers
 
 
-class Bounds(NamedTuple):
+class NodeBounds(NamedTuple):
     """Boxes over codes, (lo, hi], in the order of the segments that they are looked up by.
 
     Segment s is box `box[s]`, which bounds the columns `column[indptr[s]:indptr[s + 1]]` besides that of its
@@ -64,7 +64,7 @@ class Bounds(NamedTuple):
 
 
 @kernel
-def _cover(nodes: Nodes, node: int, value: float, found: Numbers, n: int) -> int:
+def _cover(nodes: CobasNodes, node: int, value: float, found: Numbers, n: int) -> int:
     """Write the owners of a node's segments that hold a value from `found[n]` on.
 
     Returns where the next one would go, or -1 where there is no room.
@@ -90,7 +90,7 @@ def _cover(nodes: Nodes, node: int, value: float, found: Numbers, n: int) -> int
 
 
 @kernel
-def _walk(nodes: Nodes, root: int, value: float, found: Numbers, n: int) -> int:
+def _walk(nodes: CobasNodes, root: int, value: float, found: Numbers, n: int) -> int:
     """Write the owners of all segments that hold a value; as `_cover`."""
     node = root
     while node >= 0:
@@ -110,7 +110,7 @@ def _walk(nodes: Nodes, root: int, value: float, found: Numbers, n: int) -> int:
 
 @kernel
 def stab(
-    nodes: Nodes, root: int, n_owners: int, values: Doubles, event: int, found: Numbers, indptr: Ints
+    nodes: CobasNodes, root: int, n_owners: int, values: Doubles, event: int, found: Numbers, indptr: Ints
 ) -> int:
     """Write the intervals that hold each value from `event` on, ascending.
 
@@ -144,7 +144,7 @@ def put_back(indptr: Ints, index: Numbers, order: Ints) -> tuple[Ints, Numbers]:
 
 
 @kernel
-def way(nodes: Nodes, root: int, value: float, how: int, path: Ints) -> int:
+def way(nodes: CobasNodes, root: int, value: float, how: int, path: Ints) -> int:
     """Write the nodes that a value comes to, in order; return how many.
 
     From the root down, to where a search for the value ends; or from a leaf below that up, either to every
@@ -187,7 +187,7 @@ def way(nodes: Nodes, root: int, value: float, how: int, path: Ints) -> int:
 
 @kernel
 def forward(
-    nodes: Nodes,
+    nodes: CobasNodes,
     root: int,
     n_owners: int,
     values: Doubles,
@@ -223,7 +223,7 @@ def forward(
 
 @kernel
 def probe(
-    nodes: Nodes, root: Ints, column: Numbers, codes: Codes, how: int, messages: Ints, hops: Ints
+    nodes: CobasNodes, root: Ints, column: Numbers, codes: Codes, how: int, messages: Ints, hops: Ints
 ) -> None:
     """Count messages and hops of events that enter several trees at once: hops are those of the longest."""
     longest = 0
@@ -251,12 +251,12 @@ def least(indptr: Ints, weight: Doubles) -> Ints:
 @kernel
 def arrange(
     indptr: Ints, column: Numbers, lo: Codes, hi: Codes, weight: Doubles, box: Numbers, own: Ints
-) -> Bounds:
+) -> NodeBounds:
     """Return bounds in the order of boxes, without the one that each is looked up by, the lightest first."""
     n = 0
     for b in box:
         n += indptr[b + 1] - indptr[b] - 1
-    out = Bounds(
+    out = NodeBounds(
         box,
         np.zeros(len(box) + 1, np.int64),
         np.empty(n, np.int32),
@@ -283,7 +283,14 @@ def arrange(
 
 @kernel
 def _boxes(
-    nodes: Nodes, root: Ints, tree: Numbers, bounds: Bounds, codes: Codes, event: int, found: Numbers, n: int
+    nodes: CobasNodes,
+    root: Ints,
+    tree: Numbers,
+    bounds: NodeBounds,
+    codes: Codes,
+    event: int,
+    found: Numbers,
+    n: int,
 ) -> int:
     """Write the boxes that hold an event: candidates from every tree, the rest of each box compared.
 
@@ -311,12 +318,12 @@ def _boxes(
 
 @kernel
 def find(
-    nodes: Nodes,
+    nodes: CobasNodes,
     root: Ints,
     tree: Numbers,
     everywhere: Numbers,
     n_boxes: int,
-    bounds: Bounds,
+    bounds: NodeBounds,
     codes: Codes,
     event: int,
     found: Numbers,
@@ -339,7 +346,9 @@ def find(
 
 
 @kernel
-def count(nodes: Nodes, root: Ints, tree: Numbers, bounds: Bounds, codes: Codes, counts: Ints) -> None:
+def count(
+    nodes: CobasNodes, root: Ints, tree: Numbers, bounds: NodeBounds, codes: Codes, counts: Ints
+) -> None:
     """Count the boxes of each event that bound anything."""
     found = np.empty(len(nodes.owner), np.int32)
     for event in range(len(codes)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.kernels.jit import kernel
-from narrowcast.lab.kernels.cobas import HIGH, LOW, ROOM, SIZE, START, Nodes
+from narrowcast.lab.kernels.cobas import HIGH, LOW, ROOM, SIZE, START, CobasNodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,7 @@ def _merge(
 
 
 @kernel
-def _bound(nodes: Nodes, node: int) -> None:
+def _bound(nodes: CobasNodes, node: int) -> None:
     """Set the bounding interval of a node."""
     start = nodes.link[node, START]
     if nodes.link[node, SIZE]:
@@ -100,7 +100,7 @@ def _bound(nodes: Nodes, node: int) -> None:
 
 @kernel
 def attach(
-    nodes: Nodes,
+    nodes: CobasNodes,
     first: Doubles,
     last: Doubles,
     node: Ints,
@@ -131,7 +131,7 @@ def attach(
 
 
 @kernel
-def detach(nodes: Nodes, node: Ints, gone: Flags) -> None:
+def detach(nodes: CobasNodes, node: Ints, gone: Flags) -> None:
     """Take the segments that are marked out of the lists of nodes."""
     for x in node:
         begin, size = nodes.link[x, START], nodes.link[x, SIZE]

@@ -27,7 +27,7 @@ JOIN, LEAVE, SPLIT, MERGE, UPDATE = 0, 1, 2, 3, 4
 ROOT, FREE = 0, 1
 
 
-class Nodes(NamedTuple):
+class RTreeNodes(NamedTuple):
     """All that there is of a tree.
 
     `entry` has a row for each node, of which the first `size` places are in use; `level`, `above` (-1 for
@@ -50,7 +50,7 @@ class Nodes(NamedTuple):
 
 
 @kernel
-def head(nodes: Nodes, node: int) -> int:
+def head(nodes: RTreeNodes, node: int) -> int:
     """Return the box whose peer leads a node; -1 where there is none below it."""
     while nodes.level[node] > 0 and nodes.size[node]:
         node = nodes.entry[node, 0]
@@ -58,7 +58,7 @@ def head(nodes: Nodes, node: int) -> int:
 
 
 @kernel
-def added(nodes: Nodes, which: Ints, level: Ints, start: int, least: int, kind: int) -> int:
+def added(nodes: RTreeNodes, which: Ints, level: Ints, start: int, least: int, kind: int) -> int:
     """Put boxes or nodes, from the one at `start` on, into nodes of a level.
 
     Returns
@@ -73,7 +73,7 @@ def added(nodes: Nodes, which: Ints, level: Ints, start: int, least: int, kind: 
 
 
 @kernel
-def removed(nodes: Nodes, box: int, least: int, which: Ints, level: Ints) -> int:
+def removed(nodes: RTreeNodes, box: int, least: int, which: Ints, level: Ints) -> int:
     """Take a box out, and nodes that have less than the least number of entries then.
 
     Returns
@@ -115,7 +115,7 @@ def removed(nodes: Nodes, box: int, least: int, which: Ints, level: Ints) -> int
 
 
 @kernel
-def _add(nodes: Nodes, which: int, level: int, least: int, kind: int) -> None:
+def _add(nodes: RTreeNodes, which: int, level: int, least: int, kind: int) -> None:
     """Put a box, or a node, into a node of a level."""
     if level == 0:
         lo, hi = nodes.lo[which], nodes.hi[which]
@@ -139,7 +139,7 @@ def _add(nodes: Nodes, which: int, level: int, least: int, kind: int) -> None:
 
 
 @kernel
-def _chosen(nodes: Nodes, node: int, lo: Doubles, hi: Doubles) -> int:
+def _chosen(nodes: RTreeNodes, node: int, lo: Doubles, hi: Doubles) -> int:
     """Return the entry whose volume grows least; of equals that whose margin does, and the smallest."""
     best, least, least_margin, smallest = -1, np.inf, np.inf, np.inf
     for i in range(nodes.size[node]):
@@ -161,7 +161,7 @@ def _chosen(nodes: Nodes, node: int, lo: Doubles, hi: Doubles) -> int:
 
 
 @kernel
-def _append(nodes: Nodes, node: int, which: int) -> None:
+def _append(nodes: RTreeNodes, node: int, which: int) -> None:
     """Make a box, or a node, the last entry of a node."""
     nodes.entry[node, nodes.size[node]] = which
     nodes.size[node] += 1
@@ -172,7 +172,7 @@ def _append(nodes: Nodes, node: int, which: int) -> None:
 
 
 @kernel
-def _drop(nodes: Nodes, node: int, which: int) -> None:
+def _drop(nodes: RTreeNodes, node: int, which: int) -> None:
     """Take an entry out of a node; the others keep their order."""
     n = 0
     for i in range(nodes.size[node]):
@@ -183,7 +183,7 @@ def _drop(nodes: Nodes, node: int, which: int) -> None:
 
 
 @kernel
-def _bound(nodes: Nodes, node: int) -> bool:
+def _bound(nodes: RTreeNodes, node: int) -> bool:
     """Find the box around all entries of a node; return whether it has changed."""
     changed = False
     for k in range(nodes.low.shape[1]):
@@ -200,7 +200,7 @@ def _bound(nodes: Nodes, node: int) -> bool:
 
 
 @kernel
-def _fresh(nodes: Nodes, level: int, above: int) -> int:
+def _fresh(nodes: RTreeNodes, level: int, above: int) -> int:
     """Return a node without entries."""
     nodes.root[FREE] -= 1
     node = int(nodes.free[nodes.root[FREE]])
@@ -211,7 +211,7 @@ def _fresh(nodes: Nodes, level: int, above: int) -> int:
 
 
 @kernel
-def _split(nodes: Nodes, node: int, least: int) -> int:
+def _split(nodes: RTreeNodes, node: int, least: int) -> int:
     """Cut a node in two, of which one keeps its place and its head; return the node above."""
     n, d = nodes.size[node], nodes.low.shape[1]
     lo, hi = np.empty((n, d)), np.empty((n, d))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LANES = 64
 
 
-class Nodes(NamedTuple):
+class BoxTreeNodes(NamedTuple):
     """A tree, breadth first: the children of a node follow one another.
 
     Node n has `size[n]` entries. Those of a leaf are `box[first[n]:]`, those of any other node are the nodes
@@ -79,7 +79,7 @@ _within = cast("Callable[[Codes, int, int, int], np.uint64]", intrinsic(_compare
 
 
 @kernel
-def _hits(nodes: Nodes, node: int, start: int, codes: Codes, event: int) -> np.uint64:
+def _hits(nodes: BoxTreeNodes, node: int, start: int, codes: Codes, event: int) -> np.uint64:
     """Return which of the 64 entries of a node from `start` on hold an event."""
     size = np.int64(nodes.size[node])
     bits = ~np.uint64(0) >> np.uint64(max(0, int(start + LANES - size)))
@@ -93,7 +93,9 @@ def _hits(nodes: Nodes, node: int, start: int, codes: Codes, event: int) -> np.u
 
 
 @kernel
-def _descend(nodes: Nodes, codes: Codes, event: int, queue: Numbers, leaves: Numbers) -> tuple[int, int]:
+def _descend(
+    nodes: BoxTreeNodes, codes: Codes, event: int, queue: Numbers, leaves: Numbers
+) -> tuple[int, int]:
     """Write down the leaves whose boxes may hold an event; return how many, and how many nodes were seen."""
     queue[0] = 0
     n_queue, n_leaves = (0, 1) if nodes.leaf[0] else (1, 0)
@@ -117,7 +119,9 @@ def _descend(nodes: Nodes, codes: Codes, event: int, queue: Numbers, leaves: Num
 
 
 @kernel
-def _mark(nodes: Nodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, marks: Words) -> None:
+def _mark(
+    nodes: BoxTreeNodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, marks: Words
+) -> None:
     """Set the flags of the boxes that hold an event."""
     one = np.uint64(1)
     for i in range(n_leaves):
@@ -133,7 +137,7 @@ def _mark(nodes: Nodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int
 
 @kernel
 def _list(
-    nodes: Nodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, found: Numbers, n: int
+    nodes: BoxTreeNodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, found: Numbers, n: int
 ) -> int:
     """Write down the boxes that hold an event, from `found[n]` on; return where the next one would go."""
     for i in range(n_leaves):
@@ -149,7 +153,7 @@ def _list(
 
 
 @kernel
-def find_boxes(nodes: Nodes, codes: Codes, event: int, found: Numbers, indptr: Ints) -> int:
+def find_boxes(nodes: BoxTreeNodes, codes: Codes, event: int, found: Numbers, indptr: Ints) -> int:
     """Write down the boxes of each event from `event` on; return the first for which there was no room."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
     n_words = (len(nodes.box) + 63) >> 6
@@ -180,7 +184,7 @@ def find_boxes(nodes: Nodes, codes: Codes, event: int, found: Numbers, indptr: I
 
 
 @kernel
-def count_boxes(nodes: Nodes, codes: Codes, counts: Ints) -> None:
+def count_boxes(nodes: BoxTreeNodes, codes: Codes, counts: Ints) -> None:
     """Count the boxes of each event."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
     for e in range(len(codes)):
@@ -193,7 +197,7 @@ def count_boxes(nodes: Nodes, codes: Codes, counts: Ints) -> None:
 
 
 @kernel
-def probe_nodes(nodes: Nodes, codes: Codes, visited: Ints, tested: Ints) -> None:
+def probe_nodes(nodes: BoxTreeNodes, codes: Codes, visited: Ints, tested: Ints) -> None:
     """Count the nodes that each event visits, and the boxes in those of them that are leaves."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
     for e in range(len(codes)):
@@ -267,7 +271,7 @@ def choose_columns(
 
 
 @kernel
-def fill_lanes(nodes: Nodes, ends: Codes, own: Codes, lane: Codes) -> None:
+def fill_lanes(nodes: BoxTreeNodes, ends: Codes, own: Codes, lane: Codes) -> None:
     """Write the ends of each node's entries where a walk reads them."""
     for node in range(len(nodes.first)):
         size = nodes.size[node]

@@ -6,23 +6,23 @@ Milo et al. (2007) assume what a channel of n subscribers costs; here it is coun
 from __future__ import annotations
 
 from narrowcast.lab.overlay.charged import Charged
-from narrowcast.lab.overlay.churn import Churned, Upkeep, churn
-from narrowcast.lab.overlay.forest import Forest
-from narrowcast.lab.overlay.measured import Measured, measured
-from narrowcast.lab.overlay.overlay import Overlay
-from narrowcast.lab.overlay.ring import Ring, Routes, channel_keys
-from narrowcast.lab.overlay.scribe import Tree, links
+from narrowcast.lab.overlay.churn import OverlayChurn, OverlayUpkeep, churn
+from narrowcast.lab.overlay.forest import ChannelForest
+from narrowcast.lab.overlay.measured import MeasuredCosts, measured
+from narrowcast.lab.overlay.overlay import OverlayRing
+from narrowcast.lab.overlay.ring import Ring, RingRoutes, channel_keys
+from narrowcast.lab.overlay.scribe import ScribeTree, links
 
 __all__ = [
+    "ChannelForest",
     "Charged",
-    "Churned",
-    "Forest",
-    "Measured",
-    "Overlay",
+    "MeasuredCosts",
+    "OverlayChurn",
+    "OverlayRing",
+    "OverlayUpkeep",
     "Ring",
-    "Routes",
-    "Tree",
-    "Upkeep",
+    "RingRoutes",
+    "ScribeTree",
     "channel_keys",
     "churn",
     "links",

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.overlay.churn import Upkeep, settled
-from narrowcast.lab.overlay.forest import Forest
+from narrowcast.lab.overlay.churn import OverlayUpkeep, settled
+from narrowcast.lab.overlay.forest import ChannelForest
 from narrowcast.model.labels import positions
 from narrowcast.model.relation import relation_of, rows_of
 
 if TYPE_CHECKING:
     from narrowcast.costs.overall import Overall
-    from narrowcast.lab.overlay.overlay import Overlay
+    from narrowcast.lab.overlay.overlay import OverlayRing
     from narrowcast.model.interest import Interest
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
@@ -45,23 +45,23 @@ class Charged:
     >>> from narrowcast.costs.overall import Overall
     >>> from narrowcast.model.interest import Interest
     >>> from narrowcast.planning.baselines.simple import PerFlow
-    >>> from narrowcast.lab.overlay import Overlay
+    >>> from narrowcast.lab.overlay import OverlayRing
     >>> interest = Interest(np.arange(300)[:, None] < [300, 30], rate=[0.001, 0.01])
     >>> plan = PerFlow().fit(interest).plan_
-    >>> row = Charged(Overlay(churn=3), Overall(), interest, plan, seconds=3600).window(interest, plan)
+    >>> row = Charged(OverlayRing(churn=3), Overall(), interest, plan, seconds=3600).window(interest, plan)
     >>> row["tree_maintenance"], row["helpers"], row["churn_detect"], row["churn_rejoin"]
     (337.0, 9, 4, 9)
     """
 
     def __init__(
-        self, overlay: Overlay, model: Overall, interest: Interest, plan: ChannelPlan, *, seconds: float
+        self, overlay: OverlayRing, model: Overall, interest: Interest, plan: ChannelPlan, *, seconds: float
     ) -> None:
         self.overlay, self.model, self.seconds = overlay, model, seconds
         self.ring = overlay.ring(interest.n_subscribers)
         # Neither what the ring draws its ids from, nor the keys.
         self._rng = np.random.default_rng([overlay.seed, 0x6661696C])
         self.subscribers, self.flows = interest.subscribers, interest.flows
-        self.trees, self.alone = (Forest(self.ring, seed=overlay.seed) for _ in range(2))
+        self.trees, self.alone = (ChannelForest(self.ring, seed=overlay.seed) for _ in range(2))
         self.trees.follow(self._listens(plan))
         self.alone.follow(self._wants(interest))
         self._windows = 0
@@ -77,7 +77,7 @@ class Charged:
 
             Messages of this window: `tree_join` and `tree_leave`, of those who joined channels and left
             them, and `churn_detect`, `churn_rejoin`, `churn_repair`, `churn_join` and `churn_leave`, as
-            `Upkeep` has them; keep-alives are maintenance. `tree_messages` are all of these, for each
+            `OverlayUpkeep` has them; keep-alives are maintenance. `tree_messages` are all of these, for each
             interval.
 
             The same of a channel for each flow: `tree_per_flow`, `tree_per_flow_maintenance`,
@@ -109,14 +109,14 @@ class Charged:
             "tree_per_flow_messages": (alone + sum(churned_alone.values())) / intervals,
         }
 
-    def _churned(self) -> tuple[Upkeep, Upkeep, Upkeep]:
+    def _churned(self) -> tuple[OverlayUpkeep, OverlayUpkeep, OverlayUpkeep]:
         """Let nodes fail and come; return the messages of the ring, and those of both kinds of trees."""
         ring, n = self.ring, self.ring.n_nodes
         failed = np.sort(self._rng.choice(n, self.overlay.churn, replace=False))
         new = ring.renewed(failed, seed=self._windows).joined(max(0, len(self.subscribers) - n))
         came = np.append(failed, np.arange(n, new.n_nodes))
         if not len(came):
-            return Upkeep(), Upkeep(), Upkeep()
+            return OverlayUpkeep(), OverlayUpkeep(), OverlayUpkeep()
         self.ring = new
         messages = settled(ring, ring.without(failed), new, failed, came, self._rng)
         return messages, self.trees.move(new), self.alone.move(new)
@@ -161,7 +161,7 @@ class Charged:
         return relation_of(node, flow, (len(self.subscribers), len(self.flows)))
 
 
-def _counted(messages: Upkeep) -> dict[str, int]:
+def _counted(messages: OverlayUpkeep) -> dict[str, int]:
     """Return the messages of churn by kind, without the keep-alives that there are anyway."""
     return {f"churn_{kind}": count for kind, count in asdict(messages).items() if kind != "keep_alive"}
 

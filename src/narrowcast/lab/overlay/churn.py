@@ -9,7 +9,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels.overlay import OUTSIDE
-from narrowcast.lab.overlay.scribe import Tree
+from narrowcast.lab.overlay.scribe import ScribeTree
 from narrowcast.validation import check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class OverlayUpkeep:
     """Messages by kind; those of several rounds may be added.
 
     Parameters
@@ -59,12 +59,12 @@ class Upkeep:
         """All messages."""
         return sum(getattr(self, each.name) for each in fields(self))
 
-    def __add__(self, other: Upkeep) -> Upkeep:
-        return Upkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: OverlayUpkeep) -> OverlayUpkeep:
+        return OverlayUpkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Churned:
+class OverlayChurn:
     """What there is once ring and trees are mended.
 
     Parameters
@@ -80,24 +80,24 @@ class Churned:
     """
 
     ring: Ring
-    trees: list[Tree]
+    trees: list[ScribeTree]
     left: Ints
     came: Ints
-    messages: Upkeep
+    messages: OverlayUpkeep
 
 
 def churn(
     ring: Ring,
-    trees: Sequence[Tree] = (),
+    trees: Sequence[ScribeTree] = (),
     *,
     leaving: int | ArrayLike = 0,
     joining: int = 0,
     seed: int = 0,
-) -> Churned:
+) -> OverlayChurn:
     """Let nodes fail without a word and others come, and mend everything.
 
     Afterwards each tree is the union of the routes of its subscribers on the new ring. Who comes has not
-    subscribed to anything: see `Tree.join`.
+    subscribed to anything: see `ScribeTree.join`.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def churn(
 
     Examples
     --------
-    >>> from narrowcast.lab.overlay import Ring, Tree
+    >>> from narrowcast.lab.overlay import Ring, ScribeTree
     >>> ring = Ring(500, seed=1)
-    >>> tree = Tree(ring, 7, np.arange(100))
+    >>> tree = ScribeTree(ring, 7, np.arange(100))
     >>> after = churn(ring, [tree], leaving=25, joining=25, seed=1)
     >>> after.ring, after.trees[0].n_subscribers
     (Ring(500 nodes, digits of 4 bits, 16 leaves), 96)
@@ -139,10 +139,12 @@ def churn(
         now, taken = _mended(tree, new)
         mended.append(now)
         messages += taken
-    return Churned(new, mended, left, came, messages)
+    return OverlayChurn(new, mended, left, came, messages)
 
 
-def settled(ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator) -> Upkeep:
+def settled(
+    ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator
+) -> OverlayUpkeep:
     """Return the messages of the ring itself when nodes fail and others come, by number.
 
     Parameters
@@ -155,7 +157,7 @@ def settled(ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: n
         Draws whom new nodes ask first.
     """
     repair = _failed(ring, left) + _announced(new, came)
-    return Upkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
+    return OverlayUpkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
 
 
 def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
@@ -198,15 +200,15 @@ def _asked(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int
     return int(routes.hops().sum()) + len(routes.node)
 
 
-def _mended(tree: Tree, ring: Ring) -> tuple[Tree, Upkeep]:
+def _mended(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
     """Return a tree on another ring, and the messages that its links take."""
-    now = Tree(ring, tree.key, np.flatnonzero(tree.member & ring.alive[: len(tree.member)]))
+    now = ScribeTree(ring, tree.key, np.flatnonzero(tree.member & ring.alive[: len(tree.member)]))
     before = np.full(len(ring.ids), OUTSIDE, np.int32)
     before[: len(tree.parent)] = tree.parent
     child = np.flatnonzero(before >= 0)
     there, above = ring.alive[child], ring.alive[before[child]]
     # Every new link is made by one hop of somebody who joins again: whoever is met has its link already.
-    return now, Upkeep(
+    return now, OverlayUpkeep(
         keep_alive=int(np.count_nonzero(above)),
         detect=int(np.count_nonzero(there & ~above)),
         rejoin=int(np.count_nonzero((now.parent >= 0) & (now.parent != before))),

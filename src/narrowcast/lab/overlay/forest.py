@@ -8,7 +8,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels import forest, overlay
-from narrowcast.lab.overlay.churn import Upkeep
+from narrowcast.lab.overlay.churn import OverlayUpkeep
 from narrowcast.lab.overlay.ring import channel_keys
 from narrowcast.model.relation import relation, rows_of
 from narrowcast.validation import check_seed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class Forest:
+class ChannelForest:
     """The trees of many channels on one ring: each is what `Tree` is, and all change together.
 
     A channel is known by its number, and its key stays, whoever joins and leaves it. Unlike `Tree`, a forest
@@ -40,7 +40,7 @@ class Forest:
     Examples
     --------
     >>> from narrowcast.lab.overlay import Ring
-    >>> forest = Forest(Ring(500, seed=1))
+    >>> forest = ChannelForest(Ring(500, seed=1))
     >>> listens = np.arange(500)[:, None] < [500, 100, 10]
     >>> joined, left = forest.follow(listens)
     >>> joined.tolist(), forest.links.tolist(), forest.helpers.tolist()
@@ -119,7 +119,7 @@ class Forest:
         left = forest.pruned(indptr, gone, *tree)
         return joined, left
 
-    def move(self, ring: Ring) -> Upkeep:
+    def move(self, ring: Ring) -> OverlayUpkeep:
         """Go over to another ring, and return the messages that the links of all trees take.
 
         A node with another id than before has failed, and another has come in its place and subscribes to
@@ -147,7 +147,7 @@ class Forest:
         keep_alive, detect, rejoin, leave = forest.mended(
             *ring.tables, ring.by_place, place, self.keys, root, fresh, low, high, anew, *tree
         ).tolist()
-        return Upkeep(keep_alive=keep_alive, detect=detect, rejoin=rejoin, leave=leave)
+        return OverlayUpkeep(keep_alive=keep_alive, detect=detect, rejoin=rejoin, leave=leave)
 
     def _grow(self, n_channels: int) -> None:
         """Make room for channels, each a root alone."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class MeasuredCosts:
     """Costs by number of subscribers.
 
     Parameters
@@ -47,7 +47,7 @@ def measured(
     seed: int = 0,
     digit_bits: int = 4,
     leaves: int = 16,
-) -> Measured:
+) -> MeasuredCosts:
     """Measure the trees of channels with so many random subscribers.
 
     Each tree grows from the smallest size to the largest, so that costs never fall. In the mean they grow
@@ -89,7 +89,7 @@ def measured(
         order = rng.permuted(np.tile(np.arange(n_nodes), (n_keys, 1)), axis=1)
         found[trial] = overlay.grown(*ring.tables, keys, order, counts)
     trees = found.reshape(-1, len(counts))
-    return Measured(counts, trees.mean(axis=0), trees.std(axis=0))
+    return MeasuredCosts(counts, trees.mean(axis=0), trees.std(axis=0))
 
 
 def _sizes(sizes: ArrayLike, n_nodes: int) -> Ints:

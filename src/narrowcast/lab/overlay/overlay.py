@@ -10,7 +10,7 @@ from narrowcast.validation import check_seed, check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlay:
+class OverlayRing:
     """A ring that subscribers are nodes of, and how often one of its nodes fails.
 
     Subscriber i is node i, in the order of the first interest; those who come later have the next numbers,
@@ -34,7 +34,7 @@ class Overlay:
 
     Examples
     --------
-    >>> Overlay(nodes=500, churn=5).ring(200)
+    >>> OverlayRing(nodes=500, churn=5).ring(200)
     Ring(500 nodes, digits of 4 bits, 16 leaves)
     """
 

@@ -28,7 +28,7 @@ _FEW = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Routes:
+class RingRoutes:
     """Routes one after the other.
 
     Parameters
@@ -180,7 +180,7 @@ class Ring:
         found = self._node[overlay.roots(self._sorted, np.atleast_1d(keys))].astype(np.int64)
         return found.reshape(keys.shape)
 
-    def routes(self, sources: ArrayLike, keys: ArrayLike) -> Routes:
+    def routes(self, sources: ArrayLike, keys: ArrayLike) -> RingRoutes:
         """Return the way from each source to its key."""
         place, keys = self.places(sources, "source"), np.atleast_1d(check_keys(keys))
         if len(place) != len(keys):
@@ -188,7 +188,7 @@ class Ring:
                 f"there are {len(place)} sources and {len(keys)} keys; give one key for each"
             )
         indptr, at = overlay.routes(*self.tables, place, keys)
-        return Routes(indptr, self._node[at].astype(np.int64))
+        return RingRoutes(indptr, self._node[at].astype(np.int64))
 
     def parents(self, key: int | np.uint64, sources: ArrayLike | None = None) -> Numbers:
         """Return the next hop to a key by number of node.

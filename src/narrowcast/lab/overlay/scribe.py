@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class Tree:
+class ScribeTree:
     """The tree of one channel: the union of the routes from its subscribers to the channel's key.
 
     Its root, the node closest to the key, is the channel and always there; section 2 of Milo et al. (2007).
@@ -37,7 +37,7 @@ class Tree:
 
     Examples
     --------
-    >>> tree = Tree(Ring(1000, seed=1), 2**63, [5, 6, 7])
+    >>> tree = ScribeTree(Ring(1000, seed=1), 2**63, [5, 6, 7])
     >>> tree.size, tree.n_subscribers, tree.n_helpers, tree.links, tree.depth, tree.fan_out
     (8, 3, 5, 7, 3, 2)
     >>> more, messages = tree.join([8, 9])
@@ -71,7 +71,7 @@ class Tree:
         for array in (parent, children, member):
             array.flags.writeable = False
 
-    def _with(self, parent: Numbers, children: Numbers, member: Flags) -> Tree:
+    def _with(self, parent: Numbers, children: Numbers, member: Flags) -> ScribeTree:
         """Return the tree of these arrays on the same ring."""
         new = object.__new__(type(self))
         new.ring, new.key = self.ring, self.key
@@ -128,7 +128,7 @@ class Tree:
         """The most copies of an event that one node sends."""
         return int(self.children.max())
 
-    def join(self, nodes: ArrayLike) -> tuple[Tree, Ints]:
+    def join(self, nodes: ArrayLike) -> tuple[ScribeTree, Ints]:
         """Let nodes subscribe one after the other.
 
         Returns
@@ -147,7 +147,7 @@ class Tree:
         messages = overlay.graft(*self.ring.tables, self.ring.by_place, self.key, place, *arrays)
         return self._with(*arrays), messages
 
-    def leave(self, nodes: ArrayLike) -> tuple[Tree, Ints]:
+    def leave(self, nodes: ArrayLike) -> tuple[ScribeTree, Ints]:
         """Let subscribers go one after the other, and with each the helpers that nobody needs any more.
 
         Returns

@@ -19,7 +19,7 @@ Scale: TypeAlias = Literal["small", "paper"]
 Runner: TypeAlias = Callable[[Sweep, Tell], Swept]
 
 
-class Row(msgspec.Struct, frozen=True):
+class ResultRow(msgspec.Struct, frozen=True):
     """A number that came out.
 
     Parameters
@@ -44,12 +44,12 @@ class Row(msgspec.Struct, frozen=True):
     @classmethod
     def of(
         cls, series: str, x: float | None, metric: str, values: Sequence[float], *, paper: float | None = None
-    ) -> Row:
+    ) -> ResultRow:
         """Return the row of a value for each seed.
 
         Examples
         --------
-        >>> Row.of("pairwise/9/11", 0.15, "improvement_pct", [56.0, 58.0]).measured
+        >>> ResultRow.of("pairwise/9/11", 0.15, "improvement_pct", [56.0, 58.0]).measured
         57.0
         """
         return cls(series, x, metric, paper, float(np.mean(values)), float(np.std(values)))
@@ -100,10 +100,10 @@ class Outcome:
         More numbers, for `results.json` alone: tables of them would hide the others.
     """
 
-    rows: list[Row]
+    rows: list[ResultRow]
     charts: dict[str, tuple[list[dict[str, Any]], str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    beside: list[Row] = field(default_factory=list)
+    beside: list[ResultRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

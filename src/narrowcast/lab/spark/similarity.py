@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.similarity import SIMILARITIES, similarity
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.session import use
-from narrowcast.spark.stages.lists import relation_in, unpack_lists
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.packed_lists import relation_in, unpack_lists
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:

@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.spark.spectral_levels import Levels, Shape, pieces, points_in
+from narrowcast.lab.spark.spectral_levels import LevelShape, SpectralLevels, pieces, points_in
 from narrowcast.lab.spark.spectral_means import SAMPLE, Chart, centres, labelled
 from narrowcast.lab.spectral.homes import filled, homes
-from narrowcast.lab.spectral.parts import Parts
-from narrowcast.lab.spectral.points import Points, columns_of
+from narrowcast.lab.spectral.parts import ConnectedParts
+from narrowcast.lab.spectral.points import SpectralPoints, columns_of
 from narrowcast.lab.spectral.tree import sizes
 from narrowcast.model.relation import recent
-from narrowcast.planning import watch
-from narrowcast.spark.planning.clustering import PORTION, Clustered, tally_of
-from narrowcast.spark.planning.large import LargePlan
-from narrowcast.spark.planning.wants import flows_of, rows_of, wants_in
-from narrowcast.spark.problems import plainly
+from narrowcast.planning import progress
+from narrowcast.spark.planning.interest_rows import flows_of, rows_of, wants_in
+from narrowcast.spark.planning.large_direct import PORTION, DirectPlan, tally_of
+from narrowcast.spark.planning.large_planner import LargePlan
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ ONE_TABLE = (
 @contextmanager
 def spectral_clusters(
     frames: InterestFrames, planner: Spectral, *, limit: int, group: int = GROUP, sample: int = SAMPLE
-) -> Iterator[Clustered]:
+) -> Iterator[DirectPlan]:
     """Plan for an interest where it is; its tables are kept for the length of a block.
 
     With one level the planner would embed all rows in one place, which is too much here: everybody is
@@ -87,7 +87,7 @@ def spectral_clusters(
         rows = rows_of(frames, shipped, everybody=True).persist(StorageLevel.MEMORY_AND_DISK)
         n, n_some, pairs = _sizes(rows, planner.history)
     n_clusters = min(planner.channels, n)
-    levels: Levels | None = None
+    levels: SpectralLevels | None = None
     whole: DataFrame | None = None
     try:
         size = np.zeros(n_clusters, np.int64)
@@ -95,7 +95,7 @@ def spectral_clusters(
             some = rows.where(sf.size("flows") > 0)
             parts = parts_of(some, len(flows), planner.history)
             shape = _shape(planner, parts, n_some, pairs, limit, group)
-            levels = Levels(grouped(some, shape.counts[0], planner.seed), shape, parts)
+            levels = SpectralLevels(grouped(some, shape.counts[0], planner.seed), shape, parts)
             levels.climb()
             if planner.table or planner.levels == 1:
                 levels.compare()
@@ -112,8 +112,8 @@ def spectral_clusters(
         with plainly("count who wants what"):
             tally = tally_of(whole, len(flows), n_clusters)
         listens = whole.select("subscriber", sf.col("cluster").alias("channel"))
-        found = Clustered(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
-        watch.tell(found.cost)
+        found = DirectPlan(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
+        progress.tell(found.cost)
         yield found
     finally:
         if whole is not None:
@@ -124,7 +124,7 @@ def spectral_clusters(
         shipped.destroy()
 
 
-def _how(planner: Spectral, levels: Levels) -> dict[str, Any]:
+def _how(planner: Spectral, levels: SpectralLevels) -> dict[str, Any]:
     """Return the hierarchy as it was: groups and members of each level, the lowest first."""
     shape = levels.shape
     return {
@@ -185,7 +185,7 @@ def grouped(rows: DataFrame, n_groups: int, seed: int) -> DataFrame:
     return rows.select("subscriber", "flows", sf.pmod(hashed, sf.lit(n_groups)).cast("int").alias("group"))
 
 
-def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> Parts:
+def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> ConnectedParts:
     """Return connected parts of events and rows, without saying which row is in which.
 
     A worker finds those of the rows that it has, and the driver joins what has an event in common.
@@ -205,15 +205,15 @@ def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> Parts:
         )
         table = found.toArrow()
     order = pc.rank(table["first"], tiebreaker="dense").to_numpy().astype(np.int64)
-    parts = Parts.of(wants_in(table, n_flows), count=table["n"].to_numpy(), order=order)
-    return Parts(np.zeros(0, np.int64), parts.event, parts.size)
+    parts = ConnectedParts.of(wants_in(table, n_flows), count=table["n"].to_numpy(), order=order)
+    return ConnectedParts(np.zeros(0, np.int64), parts.event, parts.size)
 
 
 def _parts(batches: Iterator[pa.RecordBatch], n_flows: int, history: int | None) -> Iterator[pa.RecordBatch]:
     """Yield connected parts of some rows: the first name, all events, and how many there are."""
     for batch in batches:
         table = pa.Table.from_batches([batch]).sort_by("subscriber")
-        parts = Parts.of(recent(wants_in(table, n_flows), history))
+        parts = ConnectedParts.of(recent(wants_in(table, n_flows), history))
         first = np.full(len(parts.size), len(parts.row))
         np.minimum.at(first, parts.row, np.arange(len(parts.row)))
         event = np.flatnonzero(parts.event >= 0)
@@ -236,12 +236,14 @@ def _sizes(rows: DataFrame, history: int | None) -> tuple[int, int, int]:
     return found.n, found.some, found.pairs or 0
 
 
-def _shape(planner: Spectral, parts: Parts, n_rows: int, pairs: int, limit: int, group: int) -> Shape:
+def _shape(
+    planner: Spectral, parts: ConnectedParts, n_rows: int, pairs: int, limit: int, group: int
+) -> LevelShape:
     """Return what the hierarchy is like: as the planner has it, and by sizes where it leaves that open."""
     space = planner.space(max(int(np.count_nonzero(parts.event >= 0)), 1))
     groups = max(min(planner.groups or round(n_rows / group), n_rows), 1)
     counts = sizes(groups, planner.landmarks, levels_for(planner, n_rows, pairs, limit))
-    return Shape(
+    return LevelShape(
         space=space,
         n_flows=len(parts.event),
         history=planner.history,
@@ -252,7 +254,9 @@ def _shape(planner: Spectral, parts: Parts, n_rows: int, pairs: int, limit: int,
     )
 
 
-def _chart(levels: Levels, parts: Parts, planner: Spectral, n_rows: int, n_clusters: int) -> Chart:
+def _chart(
+    levels: SpectralLevels, parts: ConnectedParts, planner: Spectral, n_rows: int, n_clusters: int
+) -> Chart:
     """Return what makes points of coordinates."""
     from pyspark.sql import functions as sf
 
@@ -264,7 +268,7 @@ def _chart(levels: Levels, parts: Parts, planner: Spectral, n_rows: int, n_clust
     with plainly("find coordinates"):
         [found] = longest.agg(sf.max("longest").alias("longest")).collect()
     columns = columns_of(parts, n_rows, n_clusters)
-    points = Points(normalise=planner.normalise, longest=found.longest**0.5, columns=columns)
+    points = SpectralPoints(normalise=planner.normalise, longest=found.longest**0.5, columns=columns)
     return Chart(points, parts, levels.dimensions)
 
 
@@ -276,7 +280,9 @@ def _longest(batches: Iterator[pa.RecordBatch], dimensions: int) -> Iterator[pa.
     yield pa.RecordBatch.from_arrays([pa.array([most])], names=["longest"])
 
 
-def _homed(levels: Levels, rows: DataFrame, parts: Parts, n_clusters: int) -> tuple[DataFrame, Ints]:
+def _homed(
+    levels: SpectralLevels, rows: DataFrame, parts: ConnectedParts, n_clusters: int
+) -> tuple[DataFrame, Ints]:
     """Return rows with those of a part that are not led to a cluster in one together, and sizes."""
     from pyspark.sql import functions as sf
 

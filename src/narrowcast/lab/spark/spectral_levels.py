@@ -24,8 +24,8 @@ from narrowcast.lab.spectral.groups import admitted, main
 from narrowcast.lab.spectral.space import Above
 from narrowcast.lab.spectral.tree import first_below, landmarks_of
 from narrowcast.model.relation import recent
-from narrowcast.spark.planning.wants import flows_in, wants_in
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.planning.interest_rows import flows_in, wants_in
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
-    from narrowcast.lab.spectral.parts import Parts
-    from narrowcast.lab.spectral.space import Frame, Space
+    from narrowcast.lab.spectral.parts import ConnectedParts
+    from narrowcast.lab.spectral.space import EmbeddingSpace, SpaceFrame
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Relation
 
@@ -49,7 +49,7 @@ _BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LevelShape:
     """What workers have to know of a hierarchy.
 
     Parameters
@@ -66,7 +66,7 @@ class Shape:
         How many groups each level has, the lowest first.
     """
 
-    space: Space
+    space: EmbeddingSpace
     n_flows: int
     history: int | None
     landmarks: float
@@ -79,7 +79,7 @@ class Shape:
         return recent(wants_in(table, self.n_flows), self.history)
 
 
-class Levels:
+class SpectralLevels:
     """Rows in groups, and above them their landmarks.
 
     Parameters
@@ -92,7 +92,7 @@ class Levels:
         Which events are of which connected part.
     """
 
-    def __init__(self, rows: DataFrame, shape: Shape, parts: Parts) -> None:
+    def __init__(self, rows: DataFrame, shape: LevelShape, parts: ConnectedParts) -> None:
         kind = rows.schema["subscriber"].dataType.simpleString()
         self._base = f"subscriber {kind}, flows array<int>, part int, group int, place bigint"
         self._context = rows.sparkSession.sparkContext
@@ -184,7 +184,7 @@ class Levels:
         kind = f"{self._base}, points array<double>"
         self.placed = [self.keep(each.mapInArrow(work, kind)) for each in self._marked]
 
-    def _embedded(self, frame: Frame) -> None:
+    def _embedded(self, frame: SpaceFrame) -> None:
         """Put down where members of the root are."""
         self.dimensions = frame.own.shape[1]
         self.root = _with_points(self.root, frame.own)
@@ -237,7 +237,7 @@ def _with_points(table: pa.Table, points: Doubles) -> pa.Table:
     return table.select(["subscriber", "flows", "part", "group", "place"]).append_column("points", lists)
 
 
-def _flagged(table: pa.Table, shape: Shape, parts: Parts) -> pa.Table:
+def _flagged(table: pa.Table, shape: LevelShape, parts: ConnectedParts) -> pa.Table:
     """Return a drawn group, its rows in order, with who is outside its main part as loose."""
     table = table.sort_by("subscriber")
     rows = shape.histories(table)
@@ -247,7 +247,7 @@ def _flagged(table: pa.Table, shape: Shape, parts: Parts) -> pa.Table:
     return pa.table({**columns, "part": part, "group": table["group"], "place": place, "loose": ~main(rows)})
 
 
-def _reached(batches: Iterator[pa.RecordBatch], shape: Shape) -> Iterator[pa.RecordBatch]:
+def _reached(batches: Iterator[pa.RecordBatch], shape: LevelShape) -> Iterator[pa.RecordBatch]:
     """Yield for each group, as bits, which events some members matched."""
     reach: dict[int, Bools] = {}
     for table in pieces(batches):
@@ -265,7 +265,7 @@ def _unpacked(bits: bytes, count: int) -> Bools:
 
 
 def _asked(
-    batches: Iterator[pa.RecordBatch], shape: Shape, reach: Broadcast[Bools]
+    batches: Iterator[pa.RecordBatch], shape: LevelShape, reach: Broadcast[Bools]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with the group that has them in the end; loose is who shares an event with none."""
     for table in pieces(batches):
@@ -288,7 +288,7 @@ def _ordered(table: pa.Table) -> pa.Table:
     return table.sort_by([("place", "ascending"), ("subscriber", "ascending")])
 
 
-def _marker(shape: Shape, level: int) -> Callable[[pa.Table], pa.Table]:
+def _marker(shape: LevelShape, level: int) -> Callable[[pa.Table], pa.Table]:
     """Return what marks the landmarks of a group; Spark looks at the signature, which a partial has not."""
 
     def marked(table: pa.Table) -> pa.Table:
@@ -297,7 +297,7 @@ def _marker(shape: Shape, level: int) -> Callable[[pa.Table], pa.Table]:
     return marked
 
 
-def _marked(table: pa.Table, shape: Shape, level: int) -> pa.Table:
+def _marked(table: pa.Table, shape: LevelShape, level: int) -> pa.Table:
     """Return a group, its landmarks marked by their numbers and the others by -1."""
     table = _ordered(table)
     number, n = table["group"][0].as_py(), table.num_rows
@@ -314,7 +314,7 @@ def _marked(table: pa.Table, shape: Shape, level: int) -> pa.Table:
     return table.append_column("mark", pa.array(mark))
 
 
-def _for_below(above: DataFrame, shape: Shape, level: int) -> DataFrame:
+def _for_below(above: DataFrame, shape: LevelShape, level: int) -> DataFrame:
     """Return the rows of a level for each group `below` that hears of them: its own landmarks, or all."""
     from pyspark.sql import functions as sf
 
@@ -325,7 +325,7 @@ def _for_below(above: DataFrame, shape: Shape, level: int) -> DataFrame:
     return above.withColumn("below", sf.explode(sf.expr(f"sequence({first}, {last} - 1)")))
 
 
-def _projected(table: pa.Table, above: pa.Table, shape: Shape, dimensions: int) -> pa.Table:
+def _projected(table: pa.Table, above: pa.Table, shape: LevelShape, dimensions: int) -> pa.Table:
     """Return a group with where its members are for all, given members of the group above."""
     table, above = _ordered(table), _ordered(above)
     own = above["place"].to_numpy() >> _BITS == table["group"][0].as_py()
@@ -341,7 +341,7 @@ def _projected(table: pa.Table, above: pa.Table, shape: Shape, dimensions: int) 
 
 
 def _compared(
-    batches: Iterator[pa.RecordBatch], shape: Shape, table: Broadcast[tuple[Frame, Labels]]
+    batches: Iterator[pa.RecordBatch], shape: LevelShape, table: Broadcast[tuple[SpaceFrame, Labels]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with where they are by comparison with the root's, who are where these are."""
     frame, names = table.value

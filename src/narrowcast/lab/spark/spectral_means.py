@@ -15,7 +15,7 @@ from narrowcast.lab.spark.spectral_levels import pieces, points_in
 from narrowcast.lab.spectral.kmeans import centres_of, kmeans, nearest, sums_at
 from narrowcast.lab.spectral.merging import group_means, merged
 from narrowcast.lab.spectral.points import known
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
-    from narrowcast.lab.spark.spectral_levels import Levels
-    from narrowcast.lab.spectral.merging import Start
-    from narrowcast.lab.spectral.parts import Parts
+    from narrowcast.lab.spark.spectral_levels import SpectralLevels
+    from narrowcast.lab.spectral.merging import MergeStart
+    from narrowcast.lab.spectral.parts import ConnectedParts
     from narrowcast.lab.spectral.planner import Spectral
-    from narrowcast.lab.spectral.points import Points
+    from narrowcast.lab.spectral.points import SpectralPoints
 
     Bools: TypeAlias = NDArray[np.bool_]
     Doubles: TypeAlias = NDArray[np.float64]
@@ -57,8 +57,8 @@ class Chart:
         How many coordinates there are.
     """
 
-    points: Points
-    parts: Parts
+    points: SpectralPoints
+    parts: ConnectedParts
     dimensions: int
 
     def of(self, table: pa.Table) -> tuple[Doubles, Bools]:
@@ -69,7 +69,12 @@ class Chart:
 
 
 def centres(
-    levels: Levels, chart: Chart, planner: Spectral, n_clusters: int, n_rows: int, sample: int = SAMPLE
+    levels: SpectralLevels,
+    chart: Chart,
+    planner: Spectral,
+    n_clusters: int,
+    n_rows: int,
+    sample: int = SAMPLE,
 ) -> Doubles:
     """Return where clusters are, as the planner's `clustering` has it; none where nobody is to be led.
 
@@ -102,7 +107,7 @@ def centres(
         return kmeans(root, n_clusters, rng=rng, restarts=planner.restarts).centre
     counts = levels.shape.counts
 
-    def work(depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+    def work(depth: int, starts: list[MergeStart]) -> list[tuple[Doubles, Doubles]]:
         return _by_groups(levels, shipped, depth, starts, n_clusters, planner.restarts)
 
     parents = [[number * above // count for number in range(count)] for count, above in pairwise(counts)]
@@ -113,7 +118,7 @@ def centres(
     return found
 
 
-def labelled(levels: Levels, chart: Chart, centre: Doubles) -> DataFrame:
+def labelled(levels: SpectralLevels, chart: Chart, centre: Doubles) -> DataFrame:
     """Return `subscriber`, `flows`, `part` and `cluster`, the nearest, or -1 for who is not led to any."""
     rows = levels.placed[0].select("subscriber", "flows", "part", "points")
     kind = rows.schema["subscriber"].dataType.simpleString()
@@ -151,7 +156,9 @@ def _known(batches: Iterator[pa.RecordBatch], chart: Broadcast[Chart]) -> Iterat
         yield from (some if "subscriber" in some.column_names else some.select(["part"])).to_batches()
 
 
-def settled(levels: Levels, chart: Chart, centre: Doubles, n_rows: int, *, least: float = LEAST) -> Doubles:
+def settled(
+    levels: SpectralLevels, chart: Chart, centre: Doubles, n_rows: int, *, least: float = LEAST
+) -> Doubles:
     """Return centres after passes over all rows, each of which moves them to the means of who is nearest.
 
     Sums are of whole numbers, so that the same centres come out however rows are cut. One that nobody is
@@ -209,10 +216,10 @@ def _summed(
 
 
 def _by_groups(
-    levels: Levels,
+    levels: SpectralLevels,
     chart: Broadcast[Chart],
     depth: int,
-    starts: list[Start],
+    starts: list[MergeStart],
     n_clusters: int,
     restarts: int,
 ) -> list[tuple[Doubles, Doubles]]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from narrowcast.lab.sweep import Kept, Made, Point, swept, words_of
-from narrowcast.spark.problems import plainly
+from narrowcast.lab.sweep import FinishedTrials, KeptTrials, SweepPoint, swept, words_of
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -71,8 +71,8 @@ def run_sweep(
     {'seed': 1, 'x': 3, 'y': 10}
     """
     points = sweep.points()
-    kept = None if done is None else Kept(done, sweep)
-    found: dict[int, Point] = {}
+    kept = None if done is None else KeptTrials(done, sweep)
+    found: dict[int, SweepPoint] = {}
     if kept is not None:
         found = {i: point for i, at in enumerate(points) if (point := kept.get(at)) is not None}
     missing = [i for i in range(len(points)) if i not in found]
@@ -86,7 +86,9 @@ def run_sweep(
     return swept([found[i] for i in range(len(points))])
 
 
-def _tried(spark: SparkSession, sweep: Sweep, numbers: list[int]) -> Generator[tuple[int, Point], None, None]:
+def _tried(
+    spark: SparkSession, sweep: Sweep, numbers: list[int]
+) -> Generator[tuple[int, SweepPoint], None, None]:
     """Yield points as they come out."""
     if not numbers:
         return
@@ -109,7 +111,7 @@ def _tried(spark: SparkSession, sweep: Sweep, numbers: list[int]) -> Generator[t
                     with plainly("run a sweep"):
                         numbers, found = map(pa.ChunkedArray.to_pylist, future.result().columns)
                     for number, point in zip(numbers, found, strict=True):
-                        yield number, msgspec.msgpack.decode(point, type=Point)
+                        yield number, msgspec.msgpack.decode(point, type=SweepPoint)
         finally:
             with suppress(Exception):  # when Spark itself has gone, nothing is left to end
                 while running:  # again and again: a job may be about to start
@@ -171,15 +173,15 @@ def _work(
 
 
 #: The sweep that this worker is at, by the run's name: what was set up serves the tasks that come next.
-_at_work: dict[str, tuple[Sweep, list[Record], Made]] = {}
+_at_work: dict[str, tuple[Sweep, list[Record], FinishedTrials]] = {}
 
 
-def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], Made]:
+def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], FinishedTrials]:
     """Return a sweep as it was sent, with its points and what has been set up for them."""
     if tag not in _at_work:
         from pyspark import cloudpickle
 
         _at_work.clear()
         sweep: Sweep = cloudpickle.loads(pickled)
-        _at_work[tag] = sweep, sweep.points(), Made(_SETUPS)
+        _at_work[tag] = sweep, sweep.points(), FinishedTrials(_SETUPS)
     return _at_work[tag]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array
 
-from narrowcast.lab.spectral.parts import Parts
+from narrowcast.lab.spectral.parts import ConnectedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["Groups", "admitted", "even", "gathered", "held", "main"]
+__all__ = ["RowGroups", "admitted", "even", "gathered", "held", "main"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Groups:
+class RowGroups:
     """Rows in groups.
 
     Parameters
@@ -58,7 +58,7 @@ def main(rows: Relation) -> Bools:
     >>> main(relation([[1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]])).tolist()
     [False, True, True, False]
     """
-    return np.asarray(Parts.of(rows).row == 0)
+    return np.asarray(ConnectedParts.of(rows).row == 0)
 
 
 def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
@@ -85,7 +85,7 @@ def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
     return np.where(asked.any(axis=1), found, -1)
 
 
-def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> Groups:
+def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
     """Return drawn groups, of which each hangs together.
 
     The groups are drawn even. Who is outside the largest connected part of its group asks the next groups,
@@ -112,7 +112,7 @@ def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> Groups:
     return gathered(rows, even(rows.shape[0], n_groups, rng), n_groups)
 
 
-def gathered(rows: Relation, first: Ints, n_groups: int) -> Groups:
+def gathered(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
     """Return groups that hang together, given the group that each row asks first: see `held`."""
     group = first.copy()
     reach = np.zeros((n_groups, rows.shape[1]), np.bool_)
@@ -130,4 +130,4 @@ def gathered(rows: Relation, first: Ints, n_groups: int) -> Groups:
     for number in range(n_groups):
         came = asking[to == number]
         reach[number, rows[came].indices] = True
-    return Groups(group, reach, loose)
+    return RowGroups(group, reach, loose)

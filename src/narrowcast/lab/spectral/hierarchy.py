@@ -1,6 +1,6 @@
 """Coordinates that groups find each by itself and bring to one basis, level by level (tariq2012, section 4).
 
-What a group does takes its own histories and what it was told: `Space.local`, `Space.projection`. Here the
+What a group does takes its own histories and what it was told: `EmbeddingSpace.local`, `EmbeddingSpace.projection`. Here the
 groups of a tree do so one after the other; a job on Spark or a simulation of peers can call the same for
 each.
 """
@@ -16,10 +16,10 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.groups import admitted
 from narrowcast.lab.spectral.projection import Projection
-from narrowcast.lab.spectral.space import Above, Frame, Local, Space
+from narrowcast.lab.spectral.space import Above, EmbeddingSpace, LocalSpace, SpaceFrame
 from narrowcast.lab.spectral.traffic import (
-    Report,
-    Step,
+    HierarchyReport,
+    WorkStep,
     bytes_of_coordinates,
     bytes_of_histories,
 )
@@ -27,13 +27,13 @@ from narrowcast.lab.spectral.traffic import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.lab.spectral.tree import Group, Tree
+    from narrowcast.lab.spectral.tree import GroupTree, RowGroup
     from narrowcast.model.relation import Relation
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Hierarchy", "Projected", "Table", "embedded", "tabled"]
+__all__ = ["CoordinateTable", "Hierarchy", "Projected", "embedded", "tabled"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class Projected:
         The numbers of the rows that the frame compares others with, in its order.
     """
 
-    frame: Frame
+    frame: SpaceFrame
     projection: Projection
     compared: Ints
 
@@ -77,11 +77,11 @@ class Hierarchy:
         What it took.
     """
 
-    tree: Tree
+    tree: GroupTree
     lowest: list[Projected]
     levels: list[list[Doubles]]
     coordinates: Doubles
-    report: Report
+    report: HierarchyReport
 
     def place(self, rows: Relation, first: Ints | None = None) -> Doubles:
         """Return where new rows are, by the group that admits each.
@@ -125,7 +125,7 @@ class Hierarchy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class CoordinateTable:
     """Rows with coordinates by one table that everybody hears: the landmarks of the root.
 
     Parameters
@@ -142,11 +142,11 @@ class Table:
         What it took.
     """
 
-    tree: Tree
-    frame: Frame
+    tree: GroupTree
+    frame: SpaceFrame
     levels: list[list[Doubles]]
     coordinates: Doubles
-    report: Report
+    report: HierarchyReport
 
     def place(self, rows: Relation) -> Doubles:
         """Return where new rows are."""
@@ -161,7 +161,7 @@ class Table:
         return found
 
 
-def embedded(space: Space, rows: Relation, tree: Tree) -> Hierarchy:
+def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarchy:
     """Return coordinates as published: each group its own basis, projected onto that of the group above.
 
     Two things differ from the paper: projections have an offset, unless the space is told otherwise, and by
@@ -180,22 +180,22 @@ def embedded(space: Space, rows: Relation, tree: Tree) -> Hierarchy:
     --------
     >>> from narrowcast.model.relation import relation
     >>> from narrowcast.lab.spectral.space import Association
-    >>> from narrowcast.lab.spectral.tree import Tree
+    >>> from narrowcast.lab.spectral.tree import GroupTree
     >>> rows = relation(np.random.default_rng(0).random((80, 30)) < 0.2)
     >>> space = Association(dimensions=4)
-    >>> found = embedded(space, rows, Tree.of(rows, levels=2, groups=4, landmarks=0.5))
+    >>> found = embedded(space, rows, GroupTree.of(rows, levels=2, groups=4, landmarks=0.5))
     >>> found.coordinates.shape, found.report.total(lambda step: step.what == "landmarks").rows
     ((80, 4), 30)
     """
     report = _gathered(rows, tree)
-    locals_: list[list[Local]] = []
+    locals_: list[list[LocalSpace]] = []
     for level in tree.levels:
         here = []
         for group in level:
             begun = time.perf_counter()
             own = rows[group.members]
             here.append(_root(space, own) if group.parent < 0 else space.local(own, group.landmarks))
-            report.add(Step(group.level, group.number, "local", seconds=time.perf_counter() - begun))
+            report.add(WorkStep(group.level, group.number, "local", seconds=time.perf_counter() - begun))
         locals_.append(here)
     above = [locals_[-1][0].coordinates]
     dimensions, levels = above[0].shape[1], [above]
@@ -214,7 +214,7 @@ def embedded(space: Space, rows: Relation, tree: Tree) -> Hierarchy:
             seconds = time.perf_counter() - begun
             if _sent(group, tree):
                 report.add(_heard(space, group, parent, rows, dimensions))
-            report.add(Step(group.level, group.number, "projection", seconds=seconds))
+            report.add(WorkStep(group.level, group.number, "projection", seconds=seconds))
         above = here_
         levels.insert(0, above)
     coordinates = np.zeros((rows.shape[0], dimensions))
@@ -224,7 +224,7 @@ def embedded(space: Space, rows: Relation, tree: Tree) -> Hierarchy:
     return Hierarchy(tree, lowest, levels, coordinates, report)
 
 
-def tabled(space: Space, rows: Relation, tree: Tree) -> Table:
+def tabled(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> CoordinateTable:
     """Return coordinates by the root's landmarks alone, which everybody is compared with.
 
     Coordinators hear the histories of the root's members, their basis and its mean: no group has a basis of
@@ -238,67 +238,69 @@ def tabled(space: Space, rows: Relation, tree: Tree) -> Table:
     report = _gathered(rows, tree)
     root, begun = tree.root, time.perf_counter()
     frame = space.frame(rows[root.members])
-    report.add(Step(root.level, 0, "local", seconds=time.perf_counter() - begun))
+    report.add(WorkStep(root.level, 0, "local", seconds=time.perf_counter() - begun))
     dimensions = frame.own.shape[1]
     size = bytes_of_histories(frame.rows) + bytes_of_coordinates(frame.rows.shape[0] + 1, dimensions)
     coordinates = np.zeros((rows.shape[0], dimensions))
     for level in reversed(tree.levels[:-1]):
         for group in filter(lambda each: _sent(each, tree), level):
-            report.add(Step(group.level, group.number, "table", 1, frame.rows.shape[0], size))
+            report.add(WorkStep(group.level, group.number, "table", 1, frame.rows.shape[0], size))
     for group in tree.levels[0]:
         begun = time.perf_counter()
         coordinates[group.members] = frame.place(rows[group.members])
-        report.add(Step(0, group.number, "projection", seconds=time.perf_counter() - begun))
+        report.add(WorkStep(0, group.number, "projection", seconds=time.perf_counter() - begun))
     coordinates[root.members] = frame.own
     _spread(report, tree, dimensions)
     levels = [[coordinates[group.members] for group in level] for level in tree.levels]
-    return Table(tree, frame, levels, coordinates, report)
+    return CoordinateTable(tree, frame, levels, coordinates, report)
 
 
-def _root(space: Space, rows: Relation) -> Local:
+def _root(space: EmbeddingSpace, rows: Relation) -> LocalSpace:
     """Return the highest group: all its members are landmarks."""
     frame = space.frame(rows)
-    return Local(frame, frame.own)
+    return LocalSpace(frame, frame.own)
 
 
-def _told(group: Group, parent: Group, rows: Relation, above: Doubles, tree: Tree) -> Above:
+def _told(group: RowGroup, parent: RowGroup, rows: Relation, above: Doubles, tree: GroupTree) -> Above:
     """Return what a group hears: where members of the group above are, its own landmarks among them."""
     before = sum(len(g.landmarks) for g in tree.below(parent) if g.number < group.number)
     return Above(rows[parent.members], above, np.arange(before, before + len(group.landmarks)))
 
 
-def _gathered(rows: Relation, tree: Tree) -> Report:
+def _gathered(rows: Relation, tree: GroupTree) -> HierarchyReport:
     """Return a report of what goes up: histories of members, and of landmarks."""
-    report = Report()
+    report = HierarchyReport()
     for group in tree.levels[0]:
         own = rows[group.members[group.members != group.coordinator]]
         count = own.shape[0]
-        report.add(Step(0, group.number, "histories", count, count, bytes_of_histories(own)))
+        report.add(WorkStep(0, group.number, "histories", count, count, bytes_of_histories(own)))
     for level in tree.levels[:-1]:
         for group in level:
             if _sent(group, tree):
                 own = rows[group.members[group.landmarks]]
                 size = bytes_of_histories(own)
-                report.add(Step(group.level, group.number, "landmarks", 1, own.shape[0], size))
+                report.add(WorkStep(group.level, group.number, "landmarks", 1, own.shape[0], size))
     return report
 
 
-def _sent(group: Group, tree: Tree) -> bool:
+def _sent(group: RowGroup, tree: GroupTree) -> bool:
     """Return whether a group and the one above it are two peers' business: nobody sends itself anything."""
     return group.coordinator != tree.levels[group.level + 1][group.parent].coordinator
 
 
-def _heard(space: Space, group: Group, parent: Group, rows: Relation, dimensions: int) -> Step:
+def _heard(
+    space: EmbeddingSpace, group: RowGroup, parent: RowGroup, rows: Relation, dimensions: int
+) -> WorkStep:
     """Return what a group is sent: where its landmarks are, or all members above with their histories."""
     count = len(parent.members) if space.whole else len(group.landmarks)
     size = bytes_of_coordinates(count, dimensions)
     size += bytes_of_histories(rows[parent.members]) if space.whole else 0
-    return Step(group.level, group.number, "parent", 1, count, size)
+    return WorkStep(group.level, group.number, "parent", 1, count, size)
 
 
-def _spread(report: Report, tree: Tree, dimensions: int) -> None:
+def _spread(report: HierarchyReport, tree: GroupTree, dimensions: int) -> None:
     """Add that members hear where they are."""
     for group in tree.levels[0]:
         count = max(len(group.members) - 1, 0)
         size = bytes_of_coordinates(count, dimensions)
-        report.add(Step(0, group.number, "coordinates", count, count, size))
+        report.add(WorkStep(0, group.number, "coordinates", count, count, size))

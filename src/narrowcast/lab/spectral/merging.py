@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GroupMeans",
-    "Start",
-    "Traffic",
-    "Work",
+    "MergeStart",
+    "MergeTraffic",
+    "MergeWork",
     "group_means",
     "hierarchical",
     "hp2pc",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MergeTraffic:
     """What coordinators of groups send each other while they find clusters.
 
     Parameters
@@ -62,7 +62,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Start:
+class MergeStart:
     """What a group begins k-means with.
 
     Parameters
@@ -77,10 +77,10 @@ class Start:
     draws: int = 0
 
 
-class Work(Protocol):
+class MergeWork(Protocol):
     """What has the groups of a level look for clusters, each among its points: see `group_means`."""
 
-    def __call__(self, depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+    def __call__(self, depth: int, starts: list[MergeStart]) -> list[tuple[Doubles, Doubles]]:
         """Return the centres of each group of a level, and how many are at each."""
         ...
 
@@ -101,7 +101,7 @@ class GroupMeans:
 
     label: list[Numbers]
     centre: Doubles
-    traffic: Traffic
+    traffic: MergeTraffic
 
 
 def sampled(
@@ -130,7 +130,7 @@ def sampled(
     """
     groups = _groups(levels, parents)
     found = kmeans(groups[-1][0], n_clusters, rng=rng, restarts=restarts)
-    return _announced(groups, found.centre, Traffic())
+    return _announced(groups, found.centre, MergeTraffic())
 
 
 def hierarchical(
@@ -165,7 +165,7 @@ def hierarchical(
     """
     groups = _groups(levels, parents)
 
-    def work(depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+    def work(depth: int, starts: list[MergeStart]) -> list[tuple[Doubles, Doubles]]:
         pairs = zip(groups[depth], starts, strict=True)
         return [group_means(points, start, n_clusters, restarts) for points, start in pairs]
 
@@ -194,7 +194,9 @@ def hp2pc(
     return hierarchical(levels, parents, n_clusters, rng=rng, restarts=restarts, selection=False)
 
 
-def group_means(points: Doubles, start: Start, n_clusters: int, restarts: int = 1) -> tuple[Doubles, Doubles]:
+def group_means(
+    points: Doubles, start: MergeStart, n_clusters: int, restarts: int = 1
+) -> tuple[Doubles, Doubles]:
     """Return the centres that one group finds among its points, and how many are at each.
 
     Parameters
@@ -208,7 +210,7 @@ def group_means(points: Doubles, start: Start, n_clusters: int, restarts: int = 
 
     Examples
     --------
-    >>> centre, count = group_means(np.array([[0.0], [1.0], [9.0]]), Start(np.array([[8.0], [2.0]])), 2)
+    >>> centre, count = group_means(np.array([[0.0], [1.0], [9.0]]), MergeStart(np.array([[8.0], [2.0]])), 2)
     >>> centre.ravel().tolist(), count.tolist()
     ([9.0, 0.5], [1.0, 2.0])
     """
@@ -218,7 +220,7 @@ def group_means(points: Doubles, start: Start, n_clusters: int, restarts: int = 
 
 
 def merged(
-    work: Work,
+    work: MergeWork,
     root: Doubles,
     parents: Parents,
     n_clusters: int,
@@ -226,7 +228,7 @@ def merged(
     rng: np.random.Generator,
     restarts: int = 1,
     selection: bool = True,
-) -> tuple[Doubles, Traffic]:
+) -> tuple[Doubles, MergeTraffic]:
     """Return the centres that the root ends up with, and what it took: see `hierarchical`.
 
     What groups do is left to `work`, here or wherever their points are; only centres come and go.
@@ -240,13 +242,13 @@ def merged(
     parents, n_clusters, rng, restarts, selection
         See `hierarchical`. A group that begins with nothing draws from a source of its own.
     """
-    traffic = Traffic()
+    traffic = MergeTraffic()
     if not parents:
         return kmeans(root, n_clusters, rng=rng, restarts=restarts).centre, traffic
     if selection:
         starts, traffic = _selected(work, root, parents, n_clusters, rng, restarts)
     else:
-        starts = [Start(draws=each) for each in rng.integers(2**63, size=len(parents[0])).tolist()]
+        starts = [MergeStart(draws=each) for each in rng.integers(2**63, size=len(parents[0])).tolist()]
     found = work(0, starts)
     for parent in parents:
         traffic = _more(traffic, up=len(found), values_up=sum(c.size + len(c) for c, _ in found))
@@ -258,14 +260,14 @@ def merged(
 
 
 def _selected(
-    work: Work, root: Doubles, parents: Parents, n_clusters: int, rng: np.random.Generator, restarts: int
-) -> tuple[list[Start], Traffic]:
+    work: MergeWork, root: Doubles, parents: Parents, n_clusters: int, rng: np.random.Generator, restarts: int
+) -> tuple[list[MergeStart], MergeTraffic]:
     """Return what each group of members begins with: centres, handed down from the root."""
     centres: list[Doubles] = [kmeans(root, n_clusters, rng=rng, restarts=restarts).centre]
-    traffic = Traffic()
+    traffic = MergeTraffic()
     for depth in range(len(parents) - 1, -1, -1):
         handed = [centres[p] for p in parents[depth]]
-        starts = [Start(centre) for centre in handed]
+        starts = [MergeStart(centre) for centre in handed]
         traffic = _more(traffic, down=len(handed), values_down=sum(each.size for each in handed))
         if depth:
             found = zip(work(depth, starts), handed, strict=True)
@@ -290,7 +292,7 @@ def _merged(
     return means.centre, np.asarray(np.bincount(means.label, weight, len(means.centre)), np.float64)
 
 
-def _announced(groups: list[list[Doubles]], centre: Doubles, traffic: Traffic) -> GroupMeans:
+def _announced(groups: list[list[Doubles]], centre: Doubles, traffic: MergeTraffic) -> GroupMeans:
     """Return everybody at the nearest centre, once all groups have been told where the centres are."""
     edges = sum(len(level) for level in groups[:-1])
     members = sum(len(points) for points in groups[0])
@@ -299,7 +301,7 @@ def _announced(groups: list[list[Doubles]], centre: Doubles, traffic: Traffic) -
     return GroupMeans(label, centre, traffic)
 
 
-def _more(traffic: Traffic, **added: int) -> Traffic:
+def _more(traffic: MergeTraffic, **added: int) -> MergeTraffic:
     """Return traffic and what came on top of it."""
     return replace(traffic, **{name: getattr(traffic, name) + value for name, value in added.items()})
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Parts"]
+__all__ = ["ConnectedParts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class ConnectedParts:
     """Rows and events by the part that they are in.
 
     Parameters
@@ -54,7 +54,7 @@ class Parts:
         Examples
         --------
         >>> from narrowcast.model.relation import relation
-        >>> parts = Parts.of(relation([[1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]]))
+        >>> parts = ConnectedParts.of(relation([[1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]]))
         >>> parts.row.tolist(), parts.event.tolist(), parts.size.tolist()
         ([1, 0, 0, -1], [1, 0, 0], [2, 1])
         """

@@ -8,20 +8,20 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import merging
-from narrowcast.lab.spectral.hierarchy import Hierarchy, Table, embedded, tabled
+from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
 from narrowcast.lab.spectral.homes import filled, homes
 from narrowcast.lab.spectral.kmeans import kmeans, nearest
 from narrowcast.lab.spectral.ncut import SQUARE, Kernel
-from narrowcast.lab.spectral.parts import Parts
-from narrowcast.lab.spectral.points import Points, columns_of, known
+from narrowcast.lab.spectral.parts import ConnectedParts
+from narrowcast.lab.spectral.points import SpectralPoints, columns_of, known
 from narrowcast.lab.spectral.similarity import n_events
-from narrowcast.lab.spectral.space import Association, Cut, Frame, Space
-from narrowcast.lab.spectral.traffic import Report
-from narrowcast.lab.spectral.tree import Tree, check_share
+from narrowcast.lab.spectral.space import Association, EmbeddingSpace, SpaceCut, SpaceFrame
+from narrowcast.lab.spectral.traffic import HierarchyReport
+from narrowcast.lab.spectral.tree import GroupTree, check_share
 from narrowcast.model.relation import recent, relation
 from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
-from narrowcast.planning.report import FitReport
-from narrowcast.planning.subscribers.earlier import Earlier, check_start
+from narrowcast.planning.fit_report import FitReport
+from narrowcast.planning.subscribers.warm_start import EarlierClusters, check_start
 from narrowcast.validation import check_flag, check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Spectral(BasePlanner):
     #: How many members each channel has.
     size_: Ints
     #: The frame of all rows, or of the root, or the groups' ones: what new rows are placed by.
-    embedding_: Frame | Hierarchy | Table | None
+    embedding_: SpaceFrame | Hierarchy | CoordinateTable | None
     #: What was sent in a hierarchy; no steps with one level.
-    traffic_: Report
+    traffic_: HierarchyReport
     #: The connected parts of those who have a history.
-    parts_: Parts
+    parts_: ConnectedParts
 
     def __init__(
         self,
@@ -149,11 +149,11 @@ class Spectral(BasePlanner):
         self._number, self.report_ = np.arange(n_clusters), FitReport()
         space = self.space(max(n_events(rows), 1))
         found = self._embedded(space, rows[some], None if group is None else group[order][some])
-        self.parts_ = Parts.of(rows[some])
+        self.parts_ = ConnectedParts.of(rows[some])
         self._order, self._some = order, some
         longest = max(float((each**2).sum(axis=1).max(initial=0.0)) for each in found[0]) ** 0.5
         columns = columns_of(self.parts_, len(some), n_clusters)
-        self._points = Points(normalise=self.normalise, longest=longest, columns=columns)
+        self._points = SpectralPoints(normalise=self.normalise, longest=longest, columns=columns)
         label = np.full(len(order), -1)
         label[some] = self._clustered(found, n_clusters)
         self._settle(interest, label, n_clusters)
@@ -180,7 +180,7 @@ class Spectral(BasePlanner):
         rows = recent(relation(interest.wants[self._order]), self.history)[self._some]
         label = np.full(len(self._order), -1)
         if self.embedding_ is not None and len(self.centre_):
-            if isinstance(self.embedding_, Hierarchy | Table):
+            if isinstance(self.embedding_, Hierarchy | CoordinateTable):
                 got = self.embedding_.refreshed(rows)
             else:
                 got = self.embedding_.moved(rows).own
@@ -220,20 +220,20 @@ class Spectral(BasePlanner):
         label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
         return self._number[label] if len(label) else label
 
-    def space(self, events: int) -> Space:
+    def space(self, events: int) -> EmbeddingSpace:
         """Return what gives rows coordinates, out of so many events."""
         raise NotImplementedError
 
-    def _embedded(self, space: Space, rows: Relation, group: Ints | None) -> list[list[Doubles]]:
+    def _embedded(self, space: EmbeddingSpace, rows: Relation, group: Ints | None) -> list[list[Doubles]]:
         """Return coordinates of the rows of each group of each level, and keep what gives them."""
-        self.embedding_, self.traffic_, self._tree = None, Report(), None
+        self.embedding_, self.traffic_, self._tree = None, HierarchyReport(), None
         if rows.shape[0] == 0:
             return [[np.zeros((0, 0))]]
         if self.levels == 1 and not self.table:
             frame = space.frame(rows)
             self.embedding_ = frame
             return [[frame.own]]
-        self._tree = Tree.of(
+        self._tree = GroupTree.of(
             rows,
             levels=max(self.levels, 2),
             groups=self.groups or GROUPS,
@@ -301,7 +301,7 @@ class Spectral(BasePlanner):
     def _follow(self, interest: Interest) -> None:
         """Give clusters such numbers that as few as can be of the earlier plan have to move."""
         assert self.start is not None
-        earlier = Earlier.of(self.start, interest)
+        earlier = EarlierClusters.of(self.start, interest)
         label = self.plan_.listens.indices.astype(np.int64)
         self._number = earlier.numbers(label, len(self._number))
         label = self._number[label] if len(label) else label
@@ -337,7 +337,7 @@ class Rassoc(Spectral):
     normalise
         Whether only the directions of coordinates count, not their lengths.
     levels, groups
-        With more than one level coordinates are found by so many groups, each by itself: see `Tree`. There
+        With more than one level coordinates are found by so many groups, each by itself: see `GroupTree`. There
         are 8 where left out; on Spark as many as subscribers make.
     landmarks
         The share of each group's members that is in the group above; at least one more than dimensions, or
@@ -445,11 +445,11 @@ class Ncut(Spectral):
         self.kernel: Kernel = kernel
         self.form: Form = form
 
-    def space(self, events: int) -> Cut:
+    def space(self, events: int) -> SpaceCut:
         """Return what gives rows coordinates, out of so many events."""
         # The square of it is a number above 0 as well.
         check_number("sigma", self.sigma, least=1e-150, most=1e150, limit="a number above 0, such as 0.3")
-        return Cut(
+        return SpaceCut(
             dimensions=self.dimensions,
             similarity=self.similarity,
             events=events,

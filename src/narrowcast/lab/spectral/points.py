@@ -12,20 +12,20 @@ from narrowcast.lab.spectral.space import normalised
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.lab.spectral.parts import Parts
+    from narrowcast.lab.spectral.parts import ConnectedParts
 
     Bools = NDArray[np.bool_]
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Points", "columns_of", "known"]
+__all__ = ["SpectralPoints", "columns_of", "known"]
 
 #: How far parts of the graph are kept from each other, where two points of one are at most 2 apart.
 _APART = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class SpectralPoints:
     """What makes points of coordinates, each row by itself.
 
     Parameters
@@ -39,7 +39,7 @@ class Points:
 
     Examples
     --------
-    >>> points = Points(normalise=True, longest=5.0, columns=2)
+    >>> points = SpectralPoints(normalise=True, longest=5.0, columns=2)
     >>> points(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([1, 2])).tolist()
     [[0.6, 0.8, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0]]
     """
@@ -64,11 +64,11 @@ class Points:
         return max(length, (_APART * (length or 1.0)) if self.columns else 0.0)
 
 
-def known(points: Doubles, part: Ints, parts: Parts) -> Bools:
+def known(points: Doubles, part: Ints, parts: ConnectedParts) -> Bools:
     """Return which points say where somebody belongs: of who has coordinates, and is not alone."""
     return np.asarray(points.any(axis=1) & (parts.size[part] > 1))
 
 
-def columns_of(parts: Parts, n_rows: int, n_clusters: int) -> int:
+def columns_of(parts: ConnectedParts, n_rows: int, n_clusters: int) -> int:
     """Return how many parts are kept apart: those of a quarter of the members of a mean cluster."""
     return parts.n_large(n_rows / (4 * max(n_clusters, 1)))

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Above", "Association", "Cut", "Frame", "Local", "Space", "normalised"]
+__all__ = ["Above", "Association", "EmbeddingSpace", "LocalSpace", "SpaceCut", "SpaceFrame", "normalised"]
 
 
-class Frame(Protocol):
+class SpaceFrame(Protocol):
     """Coordinates of some rows, and by comparison with these of any others."""
 
     @property
@@ -51,16 +51,16 @@ class Frame(Protocol):
         """Return the coordinates of other rows, by their histories."""
         ...
 
-    def moved(self, rows: Relation) -> Frame:
+    def moved(self, rows: Relation) -> SpaceFrame:
         """Return the frame with newer histories of its rows, and where they are by these."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Local:
+class LocalSpace:
     """A group by itself: its frame, and where its members are there."""
 
-    frame: Frame
+    frame: SpaceFrame
     coordinates: Doubles
 
 
@@ -83,7 +83,7 @@ class Above:
     landmarks: Ints
 
 
-class Space(Protocol):
+class EmbeddingSpace(Protocol):
     """A way to give rows coordinates; each step takes one group's histories and what it was told."""
 
     @property
@@ -94,15 +94,15 @@ class Space(Protocol):
     #: Whether a projection takes all members of the group above, or only the group's landmarks there.
     whole: bool
 
-    def frame(self, rows: Relation) -> Frame:
+    def frame(self, rows: Relation) -> SpaceFrame:
         """Return the frame of rows on their own."""
         ...
 
-    def local(self, rows: Relation, landmarks: Ints) -> Local:
+    def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
         """Return a group by itself, given which of its members are its landmarks."""
         ...
 
-    def projection(self, local: Local, rows: Relation, landmarks: Ints, above: Above) -> Projection:
+    def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:
         """Return what brings a group's coordinates to those of all."""
         ...
 
@@ -152,12 +152,12 @@ class Association:
         axes = rassoc(likeness, self.dimensions)
         return LinearFrame(self, rows, axes, axes.place(likeness))
 
-    def local(self, rows: Relation, landmarks: Ints) -> Local:
+    def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
         """Return a group by itself: the frame is that of its landmarks, by which the others are placed."""
         frame = self.frame(rows[landmarks])
-        return Local(frame, frame.place(rows))
+        return LocalSpace(frame, frame.place(rows))
 
-    def projection(self, local: Local, rows: Relation, landmarks: Ints, above: Above) -> Projection:  # noqa: ARG002
+    def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:  # noqa: ARG002
         """Return the change of basis that brings landmarks nearest to where they are above."""
         own = with_offset(local.frame.own) if self.offset else local.frame.own
         return Projection.of(basis_change(own, above.coordinates[above.landmarks]), offset=self.offset)
@@ -182,7 +182,7 @@ class LinearFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class SpaceCut:
     """Normalised cut.
 
     Parameters
@@ -232,12 +232,12 @@ class Cut:
         modes = Modes(found.vectors[kind], found.values, found.degree[kind])
         return CutFrame(self, rows, modes, self.scaled(modes.vectors, modes.degree))
 
-    def local(self, rows: Relation, landmarks: Ints) -> Local:  # noqa: ARG002
+    def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:  # noqa: ARG002
         """Return a group by itself: the frame is that of all its members."""
         frame = self.frame(rows)
-        return Local(frame, frame.own)
+        return LocalSpace(frame, frame.own)
 
-    def projection(self, local: Local, rows: Relation, landmarks: Ints, above: Above) -> Projection:
+    def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:
         """Return the projection that brings members nearest to those above that they share weight with.
 
         As in a graph, nobody shares weight with itself: a landmark is not drawn to its own place. Where all
@@ -261,7 +261,7 @@ class Cut:
 class CutFrame:
     """Coordinates by normalised cut."""
 
-    space: Cut
+    space: SpaceCut
     rows: Relation
     modes: Modes
     own: Doubles

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from narrowcast.model.relation import Relation
 
-__all__ = ["Report", "Step", "bytes_of_coordinates", "bytes_of_histories"]
+__all__ = ["HierarchyReport", "WorkStep", "bytes_of_coordinates", "bytes_of_histories"]
 
-#: What is done or sent: see `Report`.
+#: What is done or sent: see `HierarchyReport`.
 What: TypeAlias = Literal[
     "histories", "landmarks", "local", "parent", "projection", "coordinates", "centres", "table"
 ]
@@ -23,7 +23,7 @@ _ROW, _EVENT, _NUMBER = 8, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkStep:
     """One thing that happens in or for a group.
 
     Parameters
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Report:
+class HierarchyReport:
     """The steps of one embedding of all rows.
 
     In this order: each member sends its history to its coordinator (`histories`), each coordinator those of
@@ -60,16 +60,16 @@ class Report:
     group and the one above it sends itself nothing.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[WorkStep] = field(default_factory=list)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: WorkStep) -> None:
         """Take up a step."""
         self.steps.append(step)
 
-    def total(self, kept: Callable[[Step], bool] = lambda _: True) -> Step:
+    def total(self, kept: Callable[[WorkStep], bool] = lambda _: True) -> WorkStep:
         """Return the sum of steps, of all or of some; level and group of the sum are -1."""
         some = [step for step in self.steps if kept(step)]
-        return Step(
+        return WorkStep(
             -1,
             -1,
             "local",
@@ -79,23 +79,23 @@ class Report:
             sum(step.seconds for step in some),
         )
 
-    def of_root(self) -> Step:
+    def of_root(self) -> WorkStep:
         """Return what the root has to do with: group 0 of every level."""
         return self.total(lambda step: step.group == 0)
 
-    def of_coordinators(self) -> list[Step]:
+    def of_coordinators(self) -> list[WorkStep]:
         """Return the same for each of the other coordinators of the lowest level, by their groups."""
-        by_group: dict[int, list[Step]] = {}
+        by_group: dict[int, list[WorkStep]] = {}
         for step in self.steps:
             if step.level == 0 and step.group > 0:
                 by_group.setdefault(step.group, []).append(step)
-        return [Report(by_group[group]).total() for group in sorted(by_group)]
+        return [HierarchyReport(by_group[group]).total() for group in sorted(by_group)]
 
     def centres(self, n_clusters: int, dimensions: int, members: list[int]) -> None:
         """Take up that every member of groups of the lowest level hears of the centres of clusters."""
         size = n_clusters * (_ROW + _NUMBER * dimensions)
         for group, count in enumerate(members):
-            self.add(Step(0, group, "centres", count, n_clusters * count, size * count))
+            self.add(WorkStep(0, group, "centres", count, n_clusters * count, size * count))
 
 
 def bytes_of_histories(rows: Relation) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.spectral.groups import Groups, gathered, held
+from narrowcast.lab.spectral.groups import RowGroups, gathered, held
 from narrowcast.validation import check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["Group", "Tree", "check_share", "drawn", "first_below", "landmarks_of", "sizes"]
+__all__ = ["GroupTree", "RowGroup", "check_share", "drawn", "first_below", "landmarks_of", "sizes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class RowGroup:
     """A group of a level.
 
     Parameters
@@ -55,7 +55,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class GroupTree:
     """A hierarchy of groups.
 
     Parameters
@@ -66,8 +66,8 @@ class Tree:
         The groups of the lowest level, with what they reach.
     """
 
-    levels: list[list[Group]]
-    base: Groups
+    levels: list[list[RowGroup]]
+    base: RowGroups
 
     @classmethod
     def of(
@@ -80,7 +80,7 @@ class Tree:
         least: int = 1,
         seed: int = 0,
         group: Ints | None = None,
-    ) -> Tree:
+    ) -> GroupTree:
         """Return a hierarchy of rows.
 
         Parameters
@@ -106,7 +106,7 @@ class Tree:
         Examples
         --------
         >>> from narrowcast.model.relation import relation
-        >>> tree = Tree.of(relation(np.ones((800, 3))), levels=3, groups=10, landmarks=0.25)
+        >>> tree = GroupTree.of(relation(np.ones((800, 3))), levels=3, groups=10, landmarks=0.25)
         >>> [[len(group.members) for group in level] for level in tree.levels]
         [[80, 80, 80, 80, 80, 80, 80, 80, 80, 80], [100, 100], [50]]
         """
@@ -121,7 +121,7 @@ class Tree:
             base = gathered(rows, group, groups)
         counts = sizes(len(base.reach), landmarks, levels)
         members = [base.members(number) for number in range(counts[0])]
-        found: list[list[Group]] = []
+        found: list[list[RowGroup]] = []
         for level in range(levels):
             last = level == levels - 1
             above = 1 if last else counts[level + 1]
@@ -135,7 +135,7 @@ class Tree:
                     key = seed, level, number
                     chosen = landmarks_of(each, base.loose[each], landmarks, least, key, head)
                 parent = -1 if last else number * above // len(members)
-                here.append(Group(level, number, each, chosen, parent))
+                here.append(RowGroup(level, number, each, chosen, parent))
             found.append(here)
             members = [
                 np.concatenate(
@@ -146,7 +146,7 @@ class Tree:
         return cls(found, base)
 
     @property
-    def root(self) -> Group:
+    def root(self) -> RowGroup:
         """The one group of the highest level."""
         return self.levels[-1][0]
 
@@ -155,7 +155,7 @@ class Tree:
         """Of each level but the highest, the number of the group above each."""
         return [[group.parent for group in level] for level in self.levels[:-1]]
 
-    def below(self, group: Group) -> list[Group]:
+    def below(self, group: RowGroup) -> list[RowGroup]:
         """Return the groups whose landmarks a group has as members."""
         return [each for each in self.levels[group.level - 1] if each.parent == group.number]
 

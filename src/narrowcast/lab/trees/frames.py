@@ -36,14 +36,14 @@ _PRIOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class CodeFrame:
     """The number of each code: that of code k in column c is `table[table_at[c] + k]`."""
 
     table: Doubles
     table_at: Ints
 
     @classmethod
-    def events(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Frame:
+    def events(cls, boxes: CodedBoxes, sample: Codes | None = None) -> CodeFrame:
         """Return the share of events up to each code, so that volume is the probability of a visit.
 
         Without a sample, a code is taken to be as likely as there are ends of boxes at it. A sample outweighs
@@ -68,7 +68,7 @@ class Frame:
     @classmethod
     def published(
         cls, name: FrameName, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None = None
-    ) -> Frame:
+    ) -> CodeFrame:
         """Return the frame by that name.
 
         `world` goes from the least finite end to the greatest, in raw units; `worldq` from the 1 % to the

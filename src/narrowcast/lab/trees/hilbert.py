@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.lab.kernels.treebuild import hilbert_keys
-from narrowcast.lab.trees.frames import Frame
-from narrowcast.lab.trees.tree import Shape, TreeIndex, TreeMatcher, check_fanout, check_size
+from narrowcast.lab.trees.frames import CodeFrame
+from narrowcast.lab.trees.tree import TreeIndex, TreeMatcher, TreeShape, check_fanout, check_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +68,7 @@ def curve(boxes: CodedBoxes, sample: Codes | None = None) -> NDArray[np.uint64]:
     bounds = np.bincount(boxes.column, minlength=boxes.n_columns)
     used = np.sort(np.argsort(-bounds, kind="stable")[:n_columns])
     bits = min(_COORDINATE_BITS, _KEY_BITS // n_columns)
-    frame = Frame.events(boxes, sample)
+    frame = CodeFrame.events(boxes, sample)
     points = np.empty((len(boxes), n_columns), np.uint64)
     lo, hi = boxes.dense()
     for i, c in enumerate(used.tolist()):
@@ -77,7 +77,7 @@ def curve(boxes: CodedBoxes, sample: Codes | None = None) -> NDArray[np.uint64]:
     return hilbert_keys(points, bits)
 
 
-def packed(box: NDArray[np.int32], fanout: int) -> Shape:
+def packed(box: NDArray[np.int32], fanout: int) -> TreeShape:
     """Return the tree whose leaves are cut from boxes in this order, and whose levels are cut from these."""
     levels = [max(1, -(-len(box) // fanout))]
     while levels[-1] > 1:
@@ -92,4 +92,4 @@ def packed(box: NDArray[np.int32], fanout: int) -> Shape:
         first.append(at if is_leaf else at + start)
         size.append(np.minimum(fanout, below - at))
     leaf = np.arange(sum(levels)) >= sum(levels[1:])
-    return Shape(np.concatenate(first).astype(np.int32), np.concatenate(size).astype(np.int32), leaf, box)
+    return TreeShape(np.concatenate(first).astype(np.int32), np.concatenate(size).astype(np.int32), leaf, box)

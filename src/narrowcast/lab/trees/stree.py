@@ -8,8 +8,8 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels.treebuild import binarize, compress
-from narrowcast.lab.trees.frames import Frame, FrameName
-from narrowcast.lab.trees.tree import Shape, TreeIndex, TreeMatcher, check_fanout, check_size, entry_ends
+from narrowcast.lab.trees.frames import CodeFrame, FrameName
+from narrowcast.lab.trees.tree import TreeIndex, TreeMatcher, TreeShape, check_fanout, check_size, entry_ends
 
 if TYPE_CHECKING:
     from typing import Any
@@ -101,7 +101,7 @@ class STree(TreeMatcher):
         if self.variant == "tuned":
             parts = tuned(boxes, self.fanout, self.skew, sample)
         else:
-            frame = Frame.published(self.frame or "world", boxes, ranks, schema, sample)
+            frame = CodeFrame.published(self.frame or "world", boxes, ranks, schema, sample)
             parts = published(boxes, frame, self.fanout, self.skew)
         shape = collapse(*parts, self.fanout, bottom_up=self.variant != "topdown")
         return TreeIndex.pack(boxes, shape, fanout=self.fanout, sample=sample)
@@ -122,12 +122,14 @@ def tuned(
     useful = [e for c in columns for e in (2 * c, 2 * c + 1) if (ends[1:, e] != ends[:-1, e]).any()]
     order = _orders([np.argsort(ends[:, e], kind="stable") for e in useful], len(boxes))
     column = np.array(useful, np.int32) // 2
-    frame = Frame.events(boxes, sample)
+    frame = CodeFrame.events(boxes, sample)
     parts = binarize(ends, order, column, frame.table, frame.table_at, fanout, skew, False)
     return *parts, order[0]
 
 
-def published(boxes: CodedBoxes, frame: Frame, fanout: int, skew: float) -> tuple[Ints, Ints, Ints, Numbers]:
+def published(
+    boxes: CodedBoxes, frame: CodeFrame, fanout: int, skew: float
+) -> tuple[Ints, Ints, Ints, Numbers]:
     """Part boxes as the seed does, along the longest side (riabov2003, section 3.1).
 
     Returns
@@ -145,7 +147,7 @@ def published(boxes: CodedBoxes, frame: Frame, fanout: int, skew: float) -> tupl
     return *parts, order[0]
 
 
-def collapse(start: Ints, stop: Ints, left: Ints, box: Numbers, fanout: int, *, bottom_up: bool) -> Shape:
+def collapse(start: Ints, stop: Ints, left: Ints, box: Numbers, fanout: int, *, bottom_up: bool) -> TreeShape:
     """Collapse parts into nodes (riabov2003, section 3.2); the boxes of a leaf ascend."""
     part, first, size = compress(start, stop, left, fanout, bottom_up)
     leaf = left[part] < 0
@@ -154,7 +156,7 @@ def collapse(start: Ints, stop: Ints, left: Ints, box: Numbers, fanout: int, *, 
     own = np.repeat(np.arange(len(width)), width)
     by_leaf = box[np.repeat(begin - at, width) + np.arange(len(box))]
     first[leaf] = at
-    return Shape(first, size, leaf, by_leaf[np.lexsort((by_leaf, own))])
+    return TreeShape(first, size, leaf, by_leaf[np.lexsort((by_leaf, own))])
 
 
 def _orders(orders: list[NDArray[Any]], n: int) -> Numbers:

@@ -10,11 +10,11 @@ import numpy as np
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.kernels.bits import SLACK
 from narrowcast.lab.kernels import tree as kernels
-from narrowcast.lab.kernels.tree import Nodes
-from narrowcast.lab.trees.frames import Frame
-from narrowcast.matching.growing import room_for
-from narrowcast.matching.index import Found
-from narrowcast.matching.indexed import Indexed
+from narrowcast.lab.kernels.tree import BoxTreeNodes
+from narrowcast.lab.trees.frames import CodeFrame
+from narrowcast.matching.growing_rows import room_for
+from narrowcast.matching.index import CandidateBoxes
+from narrowcast.matching.indexed_matcher import IndexedMatcher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ MAX_FANOUT = 1024
 _ROOM = 1 << 14
 
 
-class Shape(NamedTuple):
+class TreeShape(NamedTuple):
     """A tree without its boxes: nodes breadth first, so that the children of one follow one another.
 
     Parameters
@@ -88,7 +88,7 @@ class TreeIndex:
     >>> from narrowcast.matching.ranks import CodedBoxes
     >>> ends = [np.array(v, np.uint16) for v in ([0, 1, 2], [1, 2, 3])]
     >>> boxes = CodedBoxes(np.arange(4), np.zeros(3, np.int32), *ends, np.array([3]))
-    >>> shape = Shape(*(np.array(v, np.int32) for v in ([1, 0, 2], [2, 2, 1])), np.array([False, True, True]),
+    >>> shape = TreeShape(*(np.array(v, np.int32) for v in ([1, 0, 2], [2, 2, 1])), np.array([False, True, True]),
     ...     np.arange(3, dtype=np.int32))
     >>> tree = TreeIndex.pack(boxes, shape, fanout=2)
     >>> tree.find(np.array([[1], [3]], np.uint16)).box.tolist()
@@ -99,11 +99,11 @@ class TreeIndex:
 
     fanout: int
     last: Ints
-    nodes: Nodes
+    nodes: BoxTreeNodes
     bitmaps: ClassVar[None] = None
 
     @classmethod
-    def pack(cls, boxes: CodedBoxes, shape: Shape, *, fanout: int, sample: Codes | None = None) -> Self:
+    def pack(cls, boxes: CodedBoxes, shape: TreeShape, *, fanout: int, sample: Codes | None = None) -> Self:
         """Lay a tree out for searching.
 
         Of the columns that a node bounds, that which most of its entries fail in comes first.
@@ -113,7 +113,7 @@ class TreeIndex:
         own = np.empty((len(first), ends.shape[1]), ends.dtype)
         if len(box):
             kernels.hulls(first, size, leaf, ends, own)
-        frame = Frame.events(boxes, sample)
+        frame = CodeFrame.events(boxes, sample)
         column_at = np.zeros(len(first) + 1, np.int64)
         column = np.empty(0, np.int32)
         for _ in range(2):  # first to count, then to write
@@ -122,11 +122,11 @@ class TreeIndex:
             column = np.empty(n, np.int32) if len(column) == 0 else column
         lane_at = np.concatenate([[0], np.cumsum(2 * size.astype(np.int64) * np.diff(column_at))])
         lane = np.zeros(lane_at[-1] + kernels.LANES, ends.dtype)
-        nodes = Nodes(first, size, leaf, column_at, column, lane_at[:-1].copy(), lane, box)
+        nodes = BoxTreeNodes(first, size, leaf, column_at, column, lane_at[:-1].copy(), lane, box)
         kernels.fill_lanes(nodes, ends, own, lane)
         return cls(fanout, boxes.last, _frozen(nodes))
 
-    def find(self, codes: Codes) -> Found:
+    def find(self, codes: Codes) -> CandidateBoxes:
         """Return the boxes of each event."""
         codes = self._codes(codes)
         indptr = np.zeros(len(codes) + 1, np.int64)
@@ -139,7 +139,7 @@ class TreeIndex:
             longer = np.empty(room, np.int32)
             longer[:n] = found[:n]
             found = longer
-        return Found(indptr, found[: indptr[-1]])
+        return CandidateBoxes(indptr, found[: indptr[-1]])
 
     def count(self, codes: Codes) -> Ints:
         """Return how many boxes hold each event."""
@@ -210,7 +210,7 @@ class TreeIndex:
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
         """Return the index that is made of these arrays; any that do not fit together are an error."""
-        nodes = Nodes(*(arrays[name] for name in Nodes._fields))
+        nodes = BoxTreeNodes(*(arrays[name] for name in BoxTreeNodes._fields))
         n, size = len(nodes.size), nodes.size.astype(np.int64)
         fit = n == len(nodes.first) == len(nodes.leaf) == len(nodes.lane_at) == len(nodes.column_at) - 1
         fit = fit and size[nodes.leaf].sum() == len(nodes.box) and size[~nodes.leaf].sum() == n - 1
@@ -245,7 +245,7 @@ class TreeIndex:
         return len(self.nodes.box)
 
 
-class TreeMatcher(Indexed):
+class TreeMatcher(IndexedMatcher):
     """A matcher whose index is a tree."""
 
     _indexes = (TreeIndex,)
@@ -283,9 +283,9 @@ def entry_ends(boxes: CodedBoxes) -> Codes:
     return np.stack([lo, hi], axis=2).reshape(len(boxes), 2 * boxes.n_columns)
 
 
-def _frozen(nodes: Nodes) -> Nodes:
+def _frozen(nodes: BoxTreeNodes) -> BoxTreeNodes:
     """Return arrays that cannot be written, as mapped ones cannot: kernels are compiled for one kind."""
     views = {name: np.ascontiguousarray(array).view() for name, array in nodes._asdict().items()}
     for view in views.values():
         view.flags.writeable = False
-    return Nodes(**views)
+    return BoxTreeNodes(**views)

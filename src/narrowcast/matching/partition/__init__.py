@@ -3,24 +3,27 @@
 Whichever way they are cut, an event and a subscription that match have exactly one part in common.
 """
 
-from narrowcast.matching.partition.adapt import Adapted, adapt, aligned, moved
+from typing import Any
+
+from narrowcast.deprecation import renamed
+from narrowcast.matching.partition.adapt import AdaptedParts, adapt, aligned, moved
 from narrowcast.matching.partition.artefact import parts_of_table, read_partitions, write_partitions
-from narrowcast.matching.partition.base import MOST_PARTS, Measured, Parts, measure, spread
+from narrowcast.matching.partition.base import MOST_PARTS, PartitionCost, Parts, measure, spread
+from narrowcast.matching.partition.part_work import PartWork
 from narrowcast.matching.partition.partitioner import Partitioner
 from narrowcast.matching.partition.partitioning import Partitioning
 from narrowcast.matching.partition.ranges import RangeTree, RangeTrees
-from narrowcast.matching.partition.work import Work
 
 __all__ = [
     "MOST_PARTS",
-    "Adapted",
-    "Measured",
+    "AdaptedParts",
+    "PartWork",
+    "PartitionCost",
     "Partitioner",
     "Partitioning",
     "Parts",
     "RangeTree",
     "RangeTrees",
-    "Work",
     "adapt",
     "aligned",
     "measure",
@@ -30,3 +33,9 @@ __all__ = [
     "spread",
     "write_partitions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(
+        __name__, name, {"Adapted": "AdaptedParts", "Measured": "PartitionCost", "Work": "PartWork"}
+    )

@@ -10,17 +10,17 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
 from narrowcast.errors import ParameterError
-from narrowcast.matching.answers import require_fitting
-from narrowcast.matching.cuts import GAINS, Growth, Space
+from narrowcast.matching.cuts import GAINS, CutSpace, CutTree
+from narrowcast.matching.match_queries import require_fitting
 from narrowcast.matching.partition.base import require_schema, shared
+from narrowcast.matching.partition.cell_tree import join_trees
+from narrowcast.matching.partition.part_work import require_work
 from narrowcast.matching.partition.partitioner import Partitioner
 from narrowcast.matching.partition.partitioning import Partitioning
-from narrowcast.matching.partition.trees import join_trees
-from narrowcast.matching.partition.work import require_work
 
 if TYPE_CHECKING:
     from narrowcast.matching.partition.base import Ints, Parts
-    from narrowcast.matching.partition.work import Work
+    from narrowcast.matching.partition.part_work import PartWork
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
 
@@ -33,7 +33,7 @@ _ALIGNED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedParts:
     """What came of following a load.
 
     Parameters
@@ -76,9 +76,9 @@ def adapt(
     sample: EventBatch,
     *,
     threshold: float = THRESHOLD,
-    work: Work | None = None,
+    work: PartWork | None = None,
     seed: int = 0,
-) -> Adapted:
+) -> AdaptedParts:
     """Return parts for a load that has changed, with as few moves as it takes.
 
     Where the heaviest part has more than `threshold` times the mean work, cells are shared out anew from the
@@ -129,7 +129,7 @@ def adapt(
     require_fitting(sample, parts.schema)
     rng = np.random.default_rng(seed)
     each = work and work.in_rows(parts.copies, by_hash=not len(parts.weight))
-    space = Space.drawn(
+    space = CutSpace.drawn(
         subscriptions, sample, parts.parts, rng, work=each, also=np.unique(parts.attribute).tolist()
     )
     changing = _Changing(parts, space, subscriptions)
@@ -148,10 +148,10 @@ def adapt(
         if changing.imbalance() >= after:
             break
         best, after = made, changing.imbalance()
-    found = Adapted(parts, 0, before, before, 0.0, threshold)
+    found = AdaptedParts(parts, 0, before, before, 0.0, threshold)
     if best is not parts:
         best, share = _numbered(parts, best, subscriptions)
-        found = Adapted(best, steps, before, after, share, threshold)
+        found = AdaptedParts(best, steps, before, after, share, threshold)
     anew = None if before <= threshold else _anew(parts, subscriptions, space)
     if anew is None:
         return found
@@ -159,11 +159,11 @@ def adapt(
     anew, fresh = _numbered(parts, anew, subscriptions)
     better = fresh < found.moved or (other < after and not found.even)
     if better and other <= max(after, threshold):
-        return Adapted(anew, len(anew.root), before, other, fresh, threshold, fresh, anew=True)
+        return AdaptedParts(anew, len(anew.root), before, other, fresh, threshold, fresh, anew=True)
     return replace(found, fresh=fresh)
 
 
-def _anew(parts: Partitioning, subscriptions: SubscriptionSet, space: Space) -> Partitioning | None:
+def _anew(parts: Partitioning, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning | None:
     """Return as many parts, in as many rows, made without regard to those there are; None where none are."""
     by_hash = not len(parts.weight)
     if by_hash and parts.parts % parts.copies:
@@ -191,18 +191,18 @@ class _TooAlikeError(Exception):
 class _Changing:
     """Trees that are being changed, and the parts of each cell: one in every row that has the same tree."""
 
-    def __init__(self, parts: Partitioning, space: Space, subscriptions: SubscriptionSet) -> None:
+    def __init__(self, parts: Partitioning, space: CutSpace, subscriptions: SubscriptionSet) -> None:
         self.of = parts
         self.weight = parts.weight.copy()
         rows = [[root] for root in parts.root.tolist()]
         if not len(parts.weight) and _alike(parts):
             rows = [parts.root.tolist()]
         row = parts.row_of(space.boxes, subscriptions.subscription_id)[space.owner] if len(rows) > 1 else None
-        self.trees: list[tuple[Growth, dict[int, list[int]]]] = []
+        self.trees: list[tuple[CutTree, dict[int, list[int]]]] = []
         at = {int(a): i for i, a in enumerate(space.attribute)}
         for number, roots in enumerate(rows):
             mine = None if row is None else np.flatnonzero(row == number).astype(np.int32)
-            tree, cells = Growth(space, mine), {}
+            tree, cells = CutTree(space, mine), {}
             todo = [(0, roots)]
             while todo:
                 node, nodes = todo.pop()
@@ -250,12 +250,12 @@ class _Changing:
         return len(branches)
 
     @staticmethod
-    def _grown(tree: Growth, node: int, below: list[int], cells: int) -> list[int]:
+    def _grown(tree: CutTree, node: int, below: list[int], cells: int) -> list[int]:
         """Cut what is below a node anew into so many cells, and return these."""
         boxes, events = (
             np.unique(np.concatenate(each)) for each in zip(*(tree.nodes[n] for n in below), strict=True)
         )
-        made = [Growth(tree.space, boxes, events).grow(cells, gain) for gain in GAINS]
+        made = [CutTree(tree.space, boxes, events).grow(cells, gain) for gain in GAINS]
         best = min(made, key=lambda each: (-len(each.cuts), each.heaviest()))
         if len(best.cuts) + 1 < cells:
             raise _TooAlikeError
@@ -272,7 +272,7 @@ class _Changing:
         return Partitioning(self.of.schema, *join_trees(trees), self.weight)
 
 
-def _uneven(tree: Growth, node: int, cells: int, limit: float, slack: float) -> list[tuple[int, int]]:
+def _uneven(tree: CutTree, node: int, cells: int, limit: float, slack: float) -> list[tuple[int, int]]:
     """Return the branches at or below a node that are to be cut anew, and into how many cells."""
     below = tree.cells(node)
     work = sum(tree.work[n] for n in below)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.matching.answers import require_subscriptions
+from narrowcast.matching.match_queries import require_subscriptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from narrowcast.matching.partition.work import Work
+    from narrowcast.matching.partition.part_work import PartWork
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -56,7 +56,7 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PartitionCost:
     """What a partitioning costs; none of these numbers says much without the others.
 
     Parameters
@@ -81,8 +81,8 @@ class Measured:
 
 
 def measure(
-    parts: Parts, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
-) -> Measured:
+    parts: Parts, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
+) -> PartitionCost:
     """Return what parts cost for subscriptions and events, best ones that they were not fitted to.
 
     Parameters
@@ -95,12 +95,12 @@ def measure(
     Examples
     --------
     >>> import narrowcast as nc
-    >>> from narrowcast.matching.partition import Partitioner, Work
+    >>> from narrowcast.matching.partition import Partitioner, PartWork
     >>> schema = nc.Schema.of({"price": "double"})
     >>> made = nc.compile_filters(schema, ["price <= 10", "price > 10", "price > 20"]).subscriptions
     >>> events = nc.EventBatch.from_rows([{"price": p} for p in (4.0, 8.0, 15.0, 30.0)], schema)
     >>> parts = Partitioner(parts=2).fit(made, events)
-    >>> found = measure(parts, made, events, work=Work(event=0.0, pair=0.0, match=1.0))
+    >>> found = measure(parts, made, events, work=PartWork(event=0.0, pair=0.0, match=1.0))
     >>> round(found.work_max_over_mean, 3), found.measured_work_max_over_mean
     (1.5, 1.2)
     """
@@ -116,7 +116,7 @@ def measure(
             found = _matches(parts.parts, (subscriptions, owner, part), (events, position, seen))
         taken = work.of(visits, held, found)
         by_measured = float(taken.max() / taken.mean())
-    return Measured(
+    return PartitionCost(
         len(position) / len(events) if len(events) else float(parts.copies),
         len(part) / n if n else 0.0,
         float(pairs.max() * parts.parts / total) if total else 1.0,
@@ -129,7 +129,7 @@ def _matches(
     parts: int, held: tuple[SubscriptionSet, Ints, Numbers], seen: tuple[EventBatch, Ints, Numbers]
 ) -> NDArray[np.float64]:
     """Return how many matches each part finds, of the subscriptions it holds and the events it sees."""
-    from narrowcast.matching.auto import Auto
+    from narrowcast.matching.auto import AutoMatcher
     from narrowcast.model.events import EventBatch
 
     found, table = np.zeros(parts), seen[0].to_arrow()
@@ -137,7 +137,7 @@ def _matches(
         mine, come = (position[part == each] for _, position, part in (held, seen))
         if len(mine) and len(come):
             events = EventBatch.from_arrow(table.take(come), seen[0].schema)
-            found[each] = Auto().fit(held[0].take(mine)).count(events).sum()
+            found[each] = AutoMatcher().fit(held[0].take(mine)).count(events).sum()
     return found
 
 

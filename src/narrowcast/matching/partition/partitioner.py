@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.matching.answers import require_fitting, require_subscriptions
-from narrowcast.matching.cuts import GAINS, Growth, Space
+from narrowcast.matching.cuts import GAINS, CutSpace, CutTree
+from narrowcast.matching.match_queries import require_fitting, require_subscriptions
 from narrowcast.matching.partition.base import MOST_PARTS, row_of, shared
+from narrowcast.matching.partition.cell_tree import join_trees
+from narrowcast.matching.partition.part_work import require_work
 from narrowcast.matching.partition.partitioning import Partitioning
-from narrowcast.matching.partition.trees import join_trees
-from narrowcast.matching.partition.work import require_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.partition.base import Ints
-    from narrowcast.matching.partition.trees import Tree
-    from narrowcast.matching.partition.work import Work
+    from narrowcast.matching.partition.cell_tree import CellTree
+    from narrowcast.matching.partition.part_work import PartWork
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -75,7 +75,7 @@ class Partitioner:
     parts: int = 64
     copies: int = 1
     routing: Routing = "hash"
-    work: Work | None = None
+    work: PartWork | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,9 +106,9 @@ class Partitioner:
         cells = -(-self.parts // self.copies)
         rng = np.random.default_rng(self.seed)
         work = self.work and self.work.in_rows(self.copies, by_hash=self.routing == "hash")
-        return self.made(subscriptions, Space.drawn(subscriptions, sample, cells, rng, work=work))
+        return self.made(subscriptions, CutSpace.drawn(subscriptions, sample, cells, rng, work=work))
 
-    def made(self, subscriptions: SubscriptionSet, space: Space) -> Partitioning:
+    def made(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
         """Return the parts where it is drawn already what cuts are chosen on."""
         cells = -(-self.parts // self.copies)
         if self.routing == "selective" and self.copies > 1:
@@ -121,7 +121,7 @@ class Partitioner:
         ]
         return Partitioning(subscriptions.schema, *join_trees(trees), np.empty(0, np.int64))
 
-    def _selective(self, subscriptions: SubscriptionSet, space: Space) -> Partitioning:
+    def _selective(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
         """Cut rows for the subscriptions in them, and have these choose again; keep the best of all."""
         rows, ids = self.copies, subscriptions.subscription_id
         row = _first_rows(space, row_of(ids, rows), rows)
@@ -155,16 +155,16 @@ class Partitioner:
 
 
 def _grown(
-    space: Space, boxes: NDArray[np.int32] | None, cells: int, gains: Sequence[float | None] = GAINS
-) -> Growth:
+    space: CutSpace, boxes: NDArray[np.int32] | None, cells: int, gains: Sequence[float | None] = GAINS
+) -> CutTree:
     """Return the best tree of some boxes with so many cells."""
-    made = [Growth(space, boxes).grow(cells, gain) for gain in gains]
+    made = [CutTree(space, boxes).grow(cells, gain) for gain in gains]
     return min(made, key=lambda tree: tree.heaviest())
 
 
-def _of_rows(schema: Schema, grown: list[Growth]) -> Partitioning:
+def _of_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
     """Return the partitioning of a tree for each row, whose parts are numbered on."""
-    trees: list[Tree] = []
+    trees: list[CellTree] = []
     first = 0
     for tree in grown:
         cells = tree.cells()
@@ -182,7 +182,7 @@ def _weighed(parts: Partitioning, weight: Doubles) -> Partitioning:
     return replace(parts, weight=whole)
 
 
-def _first_rows(space: Space, chance: Ints, rows: int) -> Ints:
+def _first_rows(space: CutSpace, chance: Ints, rows: int) -> Ints:
     """Return a row for each subscription to begin with: attributes are dealt out to rows."""
     share = space.covered()
     chosen = share.argmin(axis=1) if share.shape[1] else np.zeros(len(share), np.int64)

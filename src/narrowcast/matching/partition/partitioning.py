@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from narrowcast.errors import TableError
 from narrowcast.kernels.kd import lightest_rows, parts_of_owners, parts_of_points
-from narrowcast.matching.answers import require_fitting
-from narrowcast.matching.partition.base import Measured, measure, require_schema, row_of, spread
-from narrowcast.matching.partition.table import ends_column, read_ends
-from narrowcast.matching.partition.trees import join_trees, tree_of
+from narrowcast.matching.match_queries import require_fitting
+from narrowcast.matching.partition.base import PartitionCost, measure, require_schema, row_of, spread
+from narrowcast.matching.partition.cell_tree import join_trees, tree_of
+from narrowcast.matching.partition.part_table import ends_column, read_ends
 from narrowcast.model.keys import NO_HIGH, NO_LOW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.partition.base import Ints, Numbers
-    from narrowcast.matching.partition.work import Work
+    from narrowcast.matching.partition.part_work import PartWork
     from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
@@ -171,8 +171,8 @@ class Partitioning:
         return lo, hi
 
     def measure(
-        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
-    ) -> Measured:
+        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
+    ) -> PartitionCost:
         """Return what these parts cost for subscriptions and events, best ones not fitted to."""
         return measure(self, subscriptions, events, work=work)
 

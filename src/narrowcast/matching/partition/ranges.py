@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from narrowcast.errors import TableError
 from narrowcast.kernels.division import LEFT, RIGHT, pieces_of, tree_of
-from narrowcast.matching.answers import require_fitting
-from narrowcast.matching.partition.base import Measured, measure, require_schema, spread
-from narrowcast.matching.partition.table import ends_column, read_ends
+from narrowcast.matching.match_queries import require_fitting
+from narrowcast.matching.partition.base import PartitionCost, measure, require_schema, spread
+from narrowcast.matching.partition.part_table import ends_column, read_ends
 from narrowcast.model.keys import NO_HIGH, NO_LOW
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.partition.base import Ints, Numbers
-    from narrowcast.matching.partition.work import Work
+    from narrowcast.matching.partition.part_work import PartWork
     from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
@@ -188,8 +188,8 @@ class RangeTrees:
         )
 
     def measure(
-        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
-    ) -> Measured:
+        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
+    ) -> PartitionCost:
         """Return what these parts cost for subscriptions and events, best ones not fitted to."""
         return measure(self, subscriptions, events, work=work)
 

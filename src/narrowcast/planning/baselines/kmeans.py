@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 from narrowcast.costs.overall import INTERVAL
 from narrowcast.model.relation import relation_of
-from narrowcast.planning.baselines.choice import Chooser
+from narrowcast.planning.baselines.subscriber_choice import ChoosingBaseline
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PASSES = 100
 _ROUNDING = 1e-12
 
 
-class KMeans(Chooser):
+class KMeans(ChoosingBaseline):
     """Disjoint clusters of flows by k-means on their audiences; subscribers choose which of them to join.
 
     A flow is the set of its subscribers, as a row of ones: near are flows that the same subscribers want.

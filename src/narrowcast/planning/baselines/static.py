@@ -12,14 +12,14 @@ from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import Capabilities
-from narrowcast.planning.baselines.choice import Chooser
+from narrowcast.planning.baselines.subscriber_choice import ChoosingBaseline
 
 if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.relation import Relation
 
 
-class Static(Chooser):
+class Static(ChoosingBaseline):
     """The channels of an earlier plan carry what they carried; only who listens changes (tamara2007's SC).
 
     Subscribers choose among its clusters, its channels of two flows or more, by what they want now and what

@@ -28,7 +28,7 @@ _MOST = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class WorthwhileFlows:
     """The flows that are worth a channel, the weightiest first, with the subscribers of each as flags.
 
     Parameters
@@ -114,7 +114,7 @@ class _Clustering(BasePlanner, ABC):
         if self.distance not in _KINDS:
             raise ParameterError(f"distance is {self.distance!r}; use one of {', '.join(get_args(Distance))}")
         assert self.channels is not None
-        chosen = Chosen.of(interest, self.top)
+        chosen = WorthwhileFlows.of(interest, self.top)
         n_groups = min(self.channels, len(chosen))
         channel = np.full(interest.n_flows, -1)
         if n_groups:
@@ -123,7 +123,7 @@ class _Clustering(BasePlanner, ABC):
         return self
 
     @abstractmethod
-    def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
+    def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         """Return the group of each chosen flow."""
 
 
@@ -147,7 +147,7 @@ class _Moving(_Clustering):
         super().__init__(channels=channels, seed=seed, top=top, distance=distance)
         self.passes = passes
 
-    def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
+    def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         check_whole("passes", self.passes, least=0)
         if 4 * n_groups * chosen.n_subscribers > _MOST:
             raise ParameterError(
@@ -238,7 +238,7 @@ class Pairwise(_Clustering):
     [0, 0, 1, 2]
     """
 
-    def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
+    def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         into = np.arange(len(chosen))
         kind, weight = _KINDS[self.distance], chosen.weight.copy()  # it is changed, as the others are
         waste.merge(kind, chosen.sets(), weight, chosen.audience, chosen.load, n_groups, into)
@@ -263,7 +263,7 @@ class Mst(_Clustering):
     [0, 0, 1, 2]
     """
 
-    def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
+    def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         parent, cost = np.zeros(len(chosen), np.int64), np.empty(len(chosen))
         kind = _KINDS[self.distance]
         waste.spanning(kind, chosen.sets(), chosen.weight, chosen.audience, chosen.load, parent, cost)

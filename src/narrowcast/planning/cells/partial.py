@@ -14,7 +14,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.model.topology import Trees
+from narrowcast.model.topology import ShortestPathTrees
 from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.cells.clusterings import MacQueen, Pairwise
 from narrowcast.validation import check_channels, check_seed, check_whole
@@ -135,13 +135,15 @@ class Partial(BasePlanner):
         )
         return self
 
-    def _network(self, interest: Interest, rng: np.random.Generator) -> tuple[Numbers, Trees, Doubles]:
+    def _network(
+        self, interest: Interest, rng: np.random.Generator
+    ) -> tuple[Numbers, ShortestPathTrees, Doubles]:
         """Return the node of each subscriber, the trees of publishers, and how often each publishes."""
         if self.topology is None:
             n = interest.n_subscribers
             parent = np.append(np.full(n, n), -1).astype(np.int32)[None]
             far = np.append(np.ones(n), 0.0)[None]
-            trees = Trees(np.array([n], np.int32), parent, far, far * (1 - _SHARED))
+            trees = ShortestPathTrees(np.array([n], np.int32), parent, far, far * (1 - _SHARED))
             return np.arange(n, dtype=np.int32), trees, np.ones(1)
         network = Network(self.topology, locations=self.locations, publishers=self.publishers)
         roots, share = network.publishers, network.shares
@@ -167,7 +169,9 @@ class Partial(BasePlanner):
         tree = np.minimum(np.searchsorted(np.cumsum(share), along, side="right"), n_roots - 1)
         return flow, tree.ravel(), np.repeat(rate / each, each)
 
-    def _learned(self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: Trees) -> Flags:
+    def _learned(
+        self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: ShortestPathTrees
+    ) -> Flags:
         """Return the members of groups that samples cost least with."""
         assert self.channels is not None
         found = [
@@ -177,7 +181,7 @@ class Partial(BasePlanner):
         return min(found, key=lambda each: each[0])[1]
 
     def _improved(
-        self, members: Flags, sets: Matches, tree: Ints, weight: Doubles, trees: Trees
+        self, members: Flags, sets: Matches, tree: Ints, weight: Doubles, trees: ShortestPathTrees
     ) -> tuple[float, Flags]:
         """Return what samples cost with groups that began as given, and their members."""
         nodes = np.unique(sets.index).astype(np.int32)
@@ -234,7 +238,7 @@ def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iter
 
 
 def _settled(
-    interest: Interest, node: Numbers, trees: Trees, share: Doubles, listens: Flags
+    interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, listens: Flags
 ) -> tuple[Ints, Flags]:
     """Return the group of each flow, -1 for none, and the members of groups, each of whom wants something."""
     far = share @ trees.distance
@@ -247,7 +251,7 @@ def _settled(
 
 
 def _paid(
-    interest: Interest, node: Numbers, trees: Trees, share: Doubles, channel: Ints, listens: Flags
+    interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, channel: Ints, listens: Flags
 ) -> float:
     """Return what all flows cost, on average over the publishers: by groups, and directly to others."""
     members = np.zeros((len(listens), trees.parent.shape[1]), np.bool_)
@@ -264,7 +268,9 @@ def _paid(
     return float(interest.rate[carried] @ group[channel[carried]] + direct)
 
 
-def _chosen(interest: Interest, node: Numbers, trees: Trees, share: Doubles, listens: Flags) -> Ints:
+def _chosen(
+    interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, listens: Flags
+) -> Ints:
     """Return for each flow the group that costs least on average over the publishers; -1 where none does."""
     n_flows, n_nodes = interest.n_flows, trees.parent.shape[1]
     group, paid = np.empty(n_flows, np.int64), np.empty(n_flows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, get
 
 import numpy as np
 
-from narrowcast.costs.positions import Charges, Held, Positions, hold, tree_of
+from narrowcast.costs.line_positions import LineCharges, LinePositions, PositionLoads, hold, tree_of
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import division as kernels
 
@@ -26,7 +26,7 @@ Way = Literal["optimal", "greedy", "all", "none"]
 FEW = 8
 
 
-class Pieces(NamedTuple):
+class IntervalPieces(NamedTuple):
     """Intervals in pieces that do not overlap: of which interval, held where, from and to which position."""
 
     interval: Ints
@@ -40,7 +40,7 @@ class _Standing(NamedTuple):
 
     how: tuple[float, float, float, bool]
     density: Doubles
-    sums: kernels.Sums
+    sums: kernels.NodeSums
     allowed: Flags
     value: Doubles
     push: Flags
@@ -65,8 +65,8 @@ class Division:
 
     Examples
     --------
-    >>> line = Positions([0.5, 0.2, 0.3], [0, 0], [2, 1])
-    >>> division = Division(charges=Charges(message=1.0, segment=0.1)).fit(line)
+    >>> line = LinePositions([0.5, 0.2, 0.3], [0, 0], [2, 1])
+    >>> division = Division(charges=LineCharges(message=1.0, segment=0.1)).fit(line)
     >>> division.push_.astype(int).tolist(), round(division.cost_.total, 9)
     ([[0, 0], [1, 1], [0, 0]], 0.5)
     >>> Division(way="none", charges=division.charges).fit(line).cost_.total
@@ -76,19 +76,19 @@ class Division:
     #: For each position whether it hands down to the left and to the right.
     push_: Flags
     #: What each position holds.
-    held_: Held
+    held_: PositionLoads
     cost_: Cost
     #: The hand-downs that the last `undo` took back: position and side, 0 for left and 1 for right.
     undone_: Ints
     #: How many positions the last call looked at; the rest was known.
     evaluated_: int
 
-    def __init__(self, *, way: Way = "optimal", charges: Charges | None = None) -> None:
+    def __init__(self, *, way: Way = "optimal", charges: LineCharges | None = None) -> None:
         self.way = way
-        self.charges = Charges() if charges is None else charges
+        self.charges = LineCharges() if charges is None else charges
         self._standing: dict[str, _Standing] = {}
 
-    def fit(self, positions: Positions) -> Self:
+    def fit(self, positions: LinePositions) -> Self:
         """Divide intervals; after an earlier call, only what has changed is looked at again."""
         if self.way not in get_args(Way):
             raise ParameterError(f"way is {self.way!r}; give one of {', '.join(get_args(Way))}")
@@ -103,7 +103,7 @@ class Division:
         self._solve("fit", positions, allowed, local=self.way == "greedy")
         return self
 
-    def undo(self, positions: Positions) -> Self:
+    def undo(self, positions: LinePositions) -> Self:
         """Take back those hand-downs that no longer pay for another load, and make no new ones.
 
         Of all ways to take some back this is the cheapest. Below positions where neither events nor intervals
@@ -124,18 +124,18 @@ class Division:
         self.undone_ = np.argwhere(before & ~self.push_)
         return self
 
-    def pieces(self, first: ArrayLike, last: ArrayLike) -> Pieces:
+    def pieces(self, first: ArrayLike, last: ArrayLike) -> IntervalPieces:
         """Return intervals as they are cut.
 
         Examples
         --------
-        >>> division = Division(way="all").fit(Positions([1.0] * 5, [0], [3]))
+        >>> division = Division(way="all").fit(LinePositions([1.0] * 5, [0], [3]))
         >>> [column.tolist() for column in division.pieces([0], [3])]
         [[0, 0, 0, 0], [2, 0, 1, 3], [2, 0, 1, 3], [2, 0, 1, 3]]
         """
         push = self._divided()
-        line = Positions(np.ones(len(push)), np.asarray(first), np.asarray(last))
-        return Pieces(*kernels.pieces_of(tree_of(len(push)), push, line.first, line.last))
+        line = LinePositions(np.ones(len(push)), np.asarray(first), np.asarray(last))
+        return IntervalPieces(*kernels.pieces_of(tree_of(len(push)), push, line.first, line.last))
 
     def forget(self) -> Self:
         """Let go of what a later call would go on from, which is most of the memory; it begins anew then."""
@@ -149,7 +149,7 @@ class Division:
         except AttributeError:
             raise ParameterError("nothing is divided yet; call fit first") from None
 
-    def _solve(self, what: str, positions: Positions, allowed: Flags, *, local: bool) -> None:
+    def _solve(self, what: str, positions: LinePositions, allowed: Flags, *, local: bool) -> None:
         """Find the cheapest division with some hand-downs, going on from what was found last."""
         n = len(positions)
         tree = tree_of(n)
@@ -167,7 +167,7 @@ class Division:
         self.evaluated_ = int(stale.sum())
         self._keep(positions, kernels.followed(tree, push), sums)
 
-    def _keep(self, positions: Positions, push: Flags, sums: kernels.Sums | None) -> None:
+    def _keep(self, positions: LinePositions, push: Flags, sums: kernels.NodeSums | None) -> None:
         """Set what a call is to leave."""
         self.push_ = push
         self.held_ = hold(positions, self.charges, push, sums=sums)
@@ -176,12 +176,12 @@ class Division:
 
 def _require(positions: object) -> None:
     """Refuse what is no line of positions."""
-    if not isinstance(positions, Positions):
+    if not isinstance(positions, LinePositions):
         raise ParameterError(f"positions are a {type(positions).__name__}; give Positions")
 
 
 def _stale(
-    tree: kernels.Tree, known: _Standing, density: Doubles, sums: kernels.Sums, allowed: Flags
+    tree: kernels.PositionTree, known: _Standing, density: Doubles, sums: kernels.NodeSums, allowed: Flags
 ) -> Flags:
     """Return the positions below which, themselves included, something has changed."""
     changed = (known.density != density) | (known.allowed != allowed).any(axis=1)
@@ -196,7 +196,7 @@ def _stale(
     return np.asarray(many[tree.hi + 1] > many[tree.lo], np.bool_)
 
 
-def best_cuts(positions: Positions, charges: Charges) -> tuple[float, Ints]:
+def best_cuts(positions: LinePositions, charges: LineCharges) -> tuple[float, Ints]:
     """Return the least cost there is when positions may cut anywhere, and where they do, by trying all.
 
     Each position keeps the part of its intervals from one position to another, itself among them, and hands
@@ -204,7 +204,7 @@ def best_cuts(positions: Positions, charges: Charges) -> tuple[float, Ints]:
 
     Examples
     --------
-    >>> best_cuts(Positions([0.5, 0.2, 0.3], [0, 0], [2, 1]), Charges(message=1.0, segment=0.1))[1].tolist()
+    >>> best_cuts(LinePositions([0.5, 0.2, 0.3], [0, 0], [2, 1]), LineCharges(message=1.0, segment=0.1))[1].tolist()
     [[0, 0], [1, 1], [2, 2]]
     """
     n = len(positions)
@@ -224,7 +224,9 @@ def best_cuts(positions: Positions, charges: Charges) -> tuple[float, Ints]:
     return best[0], np.array(best[1], np.int64)
 
 
-def _clipped(positions: Positions, charges: Charges, items: list[tuple[int, int, float]], cuts: Any) -> float:
+def _clipped(
+    positions: LinePositions, charges: LineCharges, items: list[tuple[int, int, float]], cuts: Any
+) -> float:
     """Return what it costs when positions keep what is between their cuts."""
     held: dict[int, list[tuple[int, int, float]]] = {}
     waiting = [(s, t, w, 0, len(positions) - 1) for s, t, w in items]

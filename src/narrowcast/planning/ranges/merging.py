@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, get
 
 import numpy as np
 
-from narrowcast.costs.positions import Charges, Positions
+from narrowcast.costs.line_positions import LineCharges, LinePositions
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.model.cost import Cost
 from narrowcast.planning.ranges.division import Division, Way
@@ -33,7 +33,7 @@ FEW = 6
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
-class Hubs:
+class AttributeLines:
     """A line of positions for each attribute, and filters that have an interval on some of them.
 
     Parameters
@@ -48,7 +48,7 @@ class Hubs:
 
     Examples
     --------
-    >>> hubs = Hubs([[0.5, 0.5], [0.25, 0.75]], first=[[0, -1], [1, 0]], last=[[1, -1], [1, 0]])
+    >>> hubs = AttributeLines([[0.5, 0.5], [0.25, 0.75]], first=[[0, -1], [1, 0]], last=[[1, -1], [1, 0]])
     >>> hubs.n_attributes, hubs.n_positions, hubs.n_filters
     (2, 2, 2)
     """
@@ -86,7 +86,7 @@ class Hubs:
             i = int(np.flatnonzero(light)[0])
             raise InputError(f"filter {i} weighs {many[i]}; give a finite number above 0")
         for row in events:
-            Positions(row, [], [])  # says what is wrong with a density
+            LinePositions(row, [], [])  # says what is wrong with a density
         whole_ends = {"first": low.astype(np.int64), "last": high.astype(np.int64)}
         given: dict[str, NDArray[Any]] = {"density": events, **whole_ends, "weight": many}
         for name, value in given.items():
@@ -108,12 +108,12 @@ class Hubs:
         """How many filters there are."""
         return len(self.first)
 
-    def line(self, attribute: int, filters: Ints | Flags) -> Positions:
+    def line(self, attribute: int, filters: Ints | Flags) -> LinePositions:
         """Return an attribute with some of the filters; one that does not bound it covers all positions."""
         first, last = self.first[filters, attribute], self.last[filters, attribute]
         free = first < 0
         first, last = np.where(free, 0, first), np.where(free, self.n_positions - 1, last)
-        return Positions(self.density[attribute], first, last, self.weight[filters])
+        return LinePositions(self.density[attribute], first, last, self.weight[filters])
 
     def covered(self) -> Doubles:
         """Return the share of events that each filter's interval covers: filters x attributes, 1 if free."""
@@ -126,7 +126,7 @@ class Hubs:
         return found
 
 
-class Tree(NamedTuple):
+class AttributeTree(NamedTuple):
     """A tree that stays: the filters that live in it, and how their intervals are divided."""
 
     filters: Ints
@@ -157,8 +157,8 @@ class Merging:
 
     Examples
     --------
-    >>> hubs = Hubs(np.full((3, 4), 0.25), first=[[0, -1, -1], [2, 1, -1]], last=[[1, -1, -1], [3, 1, -1]])
-    >>> merging = Merging(charges=Charges(message=1.0, segment=0.1)).fit(hubs)
+    >>> hubs = AttributeLines(np.full((3, 4), 0.25), first=[[0, -1, -1], [2, 1, -1]], last=[[1, -1, -1], [3, 1, -1]])
+    >>> merging = Merging(charges=LineCharges(message=1.0, segment=0.1)).fit(hubs)
     >>> list(merging.trees_), merging.home_.tolist(), merging.orphans_.tolist()
     ([0], [0, 0], [])
     >>> merging.cost_.terms["lookups"], Merging(search="none").fit(hubs).cost_.terms["lookups"]
@@ -166,7 +166,7 @@ class Merging:
     """
 
     #: By attribute the trees that stay.
-    trees_: dict[int, Tree]
+    trees_: dict[int, AttributeTree]
     #: The attribute in whose tree each filter lives.
     home_: Ints
     #: Filters that live in the tree of an attribute that they do not bound.
@@ -181,16 +181,18 @@ class Merging:
         search: Search = "greedy",
         routing: Routing = "random",
         way: Way = "optimal",
-        charges: Charges | None = None,
+        charges: LineCharges | None = None,
         seed: int = 0,
     ) -> None:
         self.search = search
         self.routing = routing
         self.way = way
-        self.charges = Charges() if charges is None else charges
+        self.charges = LineCharges() if charges is None else charges
         self.seed = seed
 
-    def fit(self, hubs: Hubs, *, alive: Iterable[int] | None = None, most: int | None = None) -> Self:
+    def fit(
+        self, hubs: AttributeLines, *, alive: Iterable[int] | None = None, most: int | None = None
+    ) -> Self:
         """Decide which trees stay, and divide the intervals in them.
 
         Parameters
@@ -222,7 +224,7 @@ class Merging:
         self.orphans_ = np.flatnonzero(~bounds)
         return self
 
-    def _keys(self, hubs: Hubs) -> Doubles:
+    def _keys(self, hubs: AttributeLines) -> Doubles:
         """Return what a filter chooses by, the least: infinite for what it does not bound."""
         if self.routing == "selective":
             key = hubs.covered()
@@ -231,7 +233,12 @@ class Merging:
         return np.where(hubs.first >= 0, key, np.inf)
 
     def _priced(
-        self, hubs: Hubs, key: Doubles, alive: tuple[int, ...], orphans: int, known: _System | None = None
+        self,
+        hubs: AttributeLines,
+        key: Doubles,
+        alive: tuple[int, ...],
+        orphans: int,
+        known: _System | None = None,
     ) -> _System:
         """Return what a set of trees costs; trees that hold what they did are not priced again."""
         self.evaluations_ += 1
@@ -240,7 +247,7 @@ class Merging:
         best = mine.argmin(axis=1)
         home = columns[best]
         home[~np.isfinite(mine[np.arange(len(mine)), best])] = orphans
-        trees: dict[int, Tree] = {}
+        trees: dict[int, AttributeTree] = {}
         for a in alive:
             filters = np.flatnonzero(home == a)
             before = None if known is None else known.trees[a]
@@ -248,10 +255,10 @@ class Merging:
                 trees[a] = before
                 continue
             division = Division(way=self.way, charges=self.charges).fit(hubs.line(a, filters))
-            trees[a] = Tree(filters, division.forget())
+            trees[a] = AttributeTree(filters, division.forget())
         return _System(trees, home, _sum(trees.values(), hubs.n_positions, self.charges))
 
-    def _greedy(self, hubs: Hubs, key: Doubles, best: _System, most: int) -> _System:
+    def _greedy(self, hubs: AttributeLines, key: Doubles, best: _System, most: int) -> _System:
         """Take trees away as long as that saves something, so many at most."""
         fewest = max(1, len(best.trees) - most)
         while len(best.trees) > fewest:
@@ -266,7 +273,7 @@ class Merging:
             best = found
         return best
 
-    def _exhaustive(self, hubs: Hubs, key: Doubles) -> _System:
+    def _exhaustive(self, hubs: AttributeLines, key: Doubles) -> _System:
         """Try all sets of trees and all homes of orphans."""
         d = hubs.n_attributes
         if d > FEW:
@@ -285,7 +292,7 @@ class Merging:
 class _System(NamedTuple):
     """Some trees, where filters live, and what it costs."""
 
-    trees: dict[int, Tree]
+    trees: dict[int, AttributeTree]
     home: Ints
     cost: Cost
 
@@ -298,7 +305,7 @@ def _alive(given: Iterable[int] | None, n_attributes: int) -> tuple[int, ...]:
     return alive
 
 
-def _sum(trees: Iterable[Tree], n_positions: int, charges: Charges) -> Cost:
+def _sum(trees: Iterable[AttributeTree], n_positions: int, charges: LineCharges) -> Cost:
     """Return what trees cost together, with what it takes to look an event up in each."""
     terms: dict[str, Any] = {"lookups": 0.0, "messages": 0.0, "segments": 0.0}
     total = 0.0

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from narrowcast.costs.positions import Charges, Positions, shares_of
+from narrowcast.costs.line_positions import LineCharges, LinePositions, shares_of
 from narrowcast.errors import ParameterError
-from narrowcast.matching.answers import require_fitting, require_subscriptions
+from narrowcast.matching.match_queries import require_fitting, require_subscriptions
 from narrowcast.matching.partition.base import MOST_PARTS, shared
 from narrowcast.matching.partition.partitioner import WEIGHT, Partitioner
 from narrowcast.matching.partition.ranges import RangeTree, RangeTrees, hulls_of
 from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL, last
 from narrowcast.planning.ranges.division import Division, Way
-from narrowcast.planning.ranges.merging import Hubs, Merging, Routing, Search
+from narrowcast.planning.ranges.merging import AttributeLines, Merging, Routing, Search
 from narrowcast.registry import Registry
 from narrowcast.validation import check_number, check_seed, check_whole
 
@@ -148,7 +148,7 @@ class CobasPartitioner:
         if not edges:
             first, till, edges = np.full((shape[0], 1), -1), np.full((shape[0], 1), -1), [_EMPTY]
         charges = self._charges(len(load.lo), m)
-        hubs = Hubs(density, first, till)
+        hubs = AttributeLines(density, first, till)
         merged = Merging(
             search=self.search, routing=self.routing, way=self.way, charges=charges, seed=self.seed
         ).fit(hubs)
@@ -158,25 +158,30 @@ class CobasPartitioner:
             whole = hubs.line(i, tree.filters)
             size = len(edges[i]) + 1
             # This attribute may have fewer values than others have ranges.
-            line = Positions(
+            line = LinePositions(
                 whole.density[:size], np.minimum(whole.first, size - 1), np.minimum(whole.last, size - 1)
             )
             division = Division(way=self.way, charges=charges).fit(line)
             made.append(_tree(int(attribute[i]), edges[i], line, division, charges, self.routing))
         return tuple(made)
 
-    def _charges(self, subscriptions: int, positions: int) -> Charges:
+    def _charges(self, subscriptions: int, positions: int) -> LineCharges:
         """Return what messages and segments cost, where all events together are one message."""
         each = max(1, subscriptions)
         room = shares_of(self.kappa) * each / positions
-        return Charges(message=1.0, segment=self.upkeep / each, capacity=room)
+        return LineCharges(message=1.0, segment=self.upkeep / each, capacity=room)
 
 
 _EMPTY = np.empty(0, np.int64)
 
 
 def _tree(
-    attribute: int, edges: Ints, line: Positions, division: Division, charges: Charges, routing: Routing
+    attribute: int,
+    edges: Ints,
+    line: LinePositions,
+    division: Division,
+    charges: LineCharges,
+    routing: Routing,
 ) -> RangeTree:
     """Return a tree as it was divided."""
     held, here = division.held_, np.arange(len(line))

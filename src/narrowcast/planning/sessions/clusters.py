@@ -31,7 +31,7 @@ _AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class FlowPoints:
     """Flows, or sessions of them: who wants each, and its rate.
 
     Parameters
@@ -62,11 +62,11 @@ class Points:
     def __len__(self) -> int:
         return len(self.rate)
 
-    def take(self, some: Ints) -> Points:
+    def take(self, some: Ints) -> FlowPoints:
         """Return some of the points."""
-        return Points(self.sets.take(some), self.rate[some], self.n_users)
+        return FlowPoints(self.sets.take(some), self.rate[some], self.n_users)
 
-    def collapsed(self, apart: Ints | None = None) -> tuple[Points, Ints]:
+    def collapsed(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:
         """Return points that no two of have the same users, and which of them each point is now part of.
 
         Points with different numbers in `apart` stay apart.
@@ -77,7 +77,7 @@ class Points:
                 np.stack([kind, apart]), axis=1, return_index=True, return_inverse=True
             )
         rate = np.bincount(kind, self.rate).astype(np.float64)
-        return Points(self.sets.take(first), rate, self.n_users), kind
+        return FlowPoints(self.sets.take(first), rate, self.n_users), kind
 
     @property
     def ideal(self) -> float:
@@ -90,7 +90,7 @@ def fits(n_users: int, n_clusters: int) -> bool:
     return 5 * n_users * n_clusters <= _MOST
 
 
-class Clusters:
+class FlowClusters:
     """Which cluster each point is in, and who is in each cluster.
 
     Parameters
@@ -103,7 +103,7 @@ class Clusters:
         How many there are; some may be empty.
     """
 
-    def __init__(self, points: Points, number: Ints, n_clusters: int) -> None:
+    def __init__(self, points: FlowPoints, number: Ints, n_clusters: int) -> None:
         if not fits(points.n_users, n_clusters):
             raise ParameterError(
                 f"{n_clusters} clusters by {points.n_users} subscribers take more than {_MOST >> 30} GB; "
@@ -151,11 +151,11 @@ class Clusters:
             sessions.seed_in_turn(self.csr, order[low : low + part], self.number, self.state)
         return self
 
-    def as_points(self) -> Points:
+    def as_points(self) -> FlowPoints:
         """Return the clusters as points: everybody in them, and their rates."""
         cluster, user = np.nonzero(self.flag.T)
         sets = Matches.from_pairs(cluster, user, len(self.size))
-        return Points(sets, self.theta.copy(), self.points.n_users)
+        return FlowPoints(sets, self.theta.copy(), self.points.n_users)
 
     @property
     def cost(self) -> float:

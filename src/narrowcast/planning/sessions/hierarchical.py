@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner
-from narrowcast.planning.sessions.clusters import Clusters, Points, random_start, two_level_plan
+from narrowcast.planning.sessions.clusters import FlowClusters, FlowPoints, random_start, two_level_plan
 from narrowcast.validation import check_channels, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Hierarchical(BasePlanner, ABC):
         check_whole("passes", self.passes)
         Filtering(alpha=self.alpha, beta=self.beta)  # which says what is wrong with them
         assert self.channels is not None
-        points, flows = Points.of(interest)
+        points, flows = FlowPoints.of(interest)
         n_groups = min(self.channels, len(points))
         n_sessions = n_groups if self.sessions is None else min(self.sessions, len(points))
         session, parent = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -83,22 +83,22 @@ class _Hierarchical(BasePlanner, ABC):
 
     @abstractmethod
     def _clustered(
-        self, points: Points, n_groups: int, n_sessions: int, rng: np.random.Generator
+        self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         """Return the session of each flow, and the group of each session."""
 
-    def _streams_first(self, points: Points, session: Ints, parent: Ints, n_groups: int) -> None:
+    def _streams_first(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> None:
         """Settle flows in sessions, then sessions in groups, from where they are; both change in place."""
-        below = Clusters(points, session, len(parent)).settled(self.passes)
-        Clusters(below.as_points(), parent, n_groups).settled(self.passes)
+        below = FlowClusters(points, session, len(parent)).settled(self.passes)
+        FlowClusters(below.as_points(), parent, n_groups).settled(self.passes)
 
     def _groups_first(
-        self, points: Points, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
+        self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> None:
         """Settle flows in groups, then in the sessions of each; who moves starts in any session there."""
         group = parent[session]
         before = group.copy()
-        Clusters(points, group, n_groups).settled(self.passes)
+        FlowClusters(points, group, n_groups).settled(self.passes)
         moved = np.flatnonzero(group != before)
         streams = np.argsort(parent, kind="stable")
         first = np.searchsorted(parent[streams], np.arange(n_groups + 1))
@@ -106,7 +106,7 @@ class _Hierarchical(BasePlanner, ABC):
         session[moved] = streams[first[group[moved]] + (rng.random(len(moved)) * room).astype(np.int64)]
         self._within(points, session, group, streams, first)
 
-    def _within(self, points: Points, session: Ints, group: Ints, streams: Ints, first: Ints) -> None:
+    def _within(self, points: FlowPoints, session: Ints, group: Ints, streams: Ints, first: Ints) -> None:
         """Settle the flows of each group in its sessions: `streams[first[g]:first[g + 1]]`."""
         place = np.empty(len(streams), np.int64)
         place[streams] = np.arange(len(streams))
@@ -115,15 +115,15 @@ class _Hierarchical(BasePlanner, ABC):
         for g in range(len(first) - 1):
             some = order[ends[g] : ends[g + 1]]
             own = place[session[some]] - first[g]
-            Clusters(points.take(some), own, int(first[g + 1] - first[g])).settled(self.passes)
+            FlowClusters(points.take(some), own, int(first[g + 1] - first[g])).settled(self.passes)
             session[some] = streams[first[g] + own]
 
     def _start(
-        self, points: Points, n_groups: int, n_sessions: int, rng: np.random.Generator
+        self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         """Cluster flows into groups, share out sessions by what groups filter in vain, and fill those."""
         group = random_start(rng, len(points), n_groups)
-        found = Clusters(points, group, n_groups).settled(self.passes)
+        found = FlowClusters(points, group, n_groups).settled(self.passes)
         wanted = np.bincount(group, points.rate * points.sets.counts(), n_groups)
         most = np.bincount(group, minlength=n_groups)
         count = _shared_out(found.size * found.theta - wanted, most, n_sessions)
@@ -136,10 +136,10 @@ class _Hierarchical(BasePlanner, ABC):
         self._within(points, session, group, np.arange(n_sessions), first)
         return session, parent
 
-    def _cost(self, points: Points, session: Ints, parent: Ints, n_groups: int) -> float:
+    def _cost(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> float:
         """Return what users filter, on both levels."""
-        below = Clusters(points, session, len(parent)).counted()
-        above = Clusters(below.as_points(), parent, n_groups).counted()
+        below = FlowClusters(points, session, len(parent)).counted()
+        above = FlowClusters(below.as_points(), parent, n_groups).counted()
         return self.beta * below.cost + self.alpha * above.cost
 
 
@@ -184,7 +184,7 @@ class StreamsFirst(_Hierarchical):
     method = "hierarchical-sf"
 
     def _clustered(
-        self, points: Points, n_groups: int, n_sessions: int, rng: np.random.Generator
+        self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         session = random_start(rng, len(points), n_sessions)
         parent = random_start(rng, n_sessions, n_groups)
@@ -214,7 +214,7 @@ class GroupsFirst(_Hierarchical):
     method = "hierarchical-gf"
 
     def _clustered(
-        self, points: Points, n_groups: int, n_sessions: int, rng: np.random.Generator
+        self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         return self._start(points, n_groups, n_sessions, rng)
 
@@ -223,7 +223,7 @@ class _Repeated(_Hierarchical):
     """A planner that begins with groups first, goes on from there in rounds, and keeps the best."""
 
     def _clustered(
-        self, points: Points, n_groups: int, n_sessions: int, rng: np.random.Generator
+        self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         session, parent = self._start(points, n_groups, n_sessions, rng)
         best, kept = self._cost(points, session, parent, n_groups), (session.copy(), parent.copy())
@@ -235,7 +235,7 @@ class _Repeated(_Hierarchical):
 
     @abstractmethod
     def _rounds(
-        self, points: Points, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
+        self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> Iterator[None]:
         """Change both in place, and stop wherever the cost is to be looked at."""
 
@@ -259,7 +259,7 @@ class Iterated(_Repeated):
     method = "hierarchical-it"
 
     def _rounds(
-        self, points: Points, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
+        self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> Iterator[None]:
         for _ in range(_ROUNDS):
             self._streams_first(points, session, parent, n_groups)
@@ -289,7 +289,7 @@ class Annealed(_Repeated):
     method = "hierarchical-rra"
 
     def _rounds(
-        self, points: Points, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
+        self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> Iterator[None]:
         part = _FIRST
         while part >= _LAST:

@@ -12,13 +12,13 @@ from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.base import BasePlanner, Capabilities
-from narrowcast.planning.report import FitReport
-from narrowcast.planning.sessions.clusters import Points, two_level_plan
+from narrowcast.planning.fit_report import FitReport
+from narrowcast.planning.progress import tell
+from narrowcast.planning.sessions.clusters import FlowPoints, two_level_plan
 from narrowcast.planning.sessions.hierarchical import check_levels
-from narrowcast.planning.sessions.levels import Levels
 from narrowcast.planning.sessions.limits import GroupLimits
-from narrowcast.planning.sessions.start import Start, within
-from narrowcast.planning.watch import tell
+from narrowcast.planning.sessions.two_levels import TwoLevels
+from narrowcast.planning.sessions.warm_start import WarmStart, within
 from narrowcast.validation import check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.interest import Interest
-    from narrowcast.planning.report import Step
+    from narrowcast.planning.fit_report import SuccessionStep
 
     Ints = NDArray[np.int64]
 
@@ -127,8 +127,8 @@ class Joint(BasePlanner):
         """Make the plan, `plan_`."""
         limits = self._checked()
         end = None if self.seconds is None else time.monotonic() + self.seconds
-        points, flows = Points.of(interest)
-        at = None if self.start is None else Start.of(self.start, interest, self.channels, self.sessions)
+        points, flows = FlowPoints.of(interest)
+        at = None if self.start is None else WarmStart.of(self.start, interest, self.channels, self.sessions)
         groups = np.arange(self.channels or 0) if at is None else at.groups
         direct = None if at is None else at.session == -2
         pin = limits.check(interest, groups, direct)[flows]
@@ -159,16 +159,16 @@ class Joint(BasePlanner):
 
     def _best(
         self,
-        kinds: Points,
+        kinds: FlowPoints,
         copies: Ints,
         frame: _Frame,
         limits: GroupLimits,
         pin: Ints,
         before: Ints | None,
         end: float | None,
-    ) -> tuple[Levels | None, list[Step]]:
+    ) -> tuple[TwoLevels | None, list[SuccessionStep]]:
         """Return the best of all turns, None where there is nothing to plan, and the curve from a start."""
-        best: Levels | None = None
+        best: TwoLevels | None = None
         if before is not None and len(kinds):
             found = self._begun(kinds, copies, frame, limits, pin, before, 0, end)
             found.remember()
@@ -186,7 +186,7 @@ class Joint(BasePlanner):
 
     def _begun(
         self,
-        kinds: Points,
+        kinds: FlowPoints,
         copies: Ints,
         frame: _Frame,
         limits: GroupLimits,
@@ -194,12 +194,12 @@ class Joint(BasePlanner):
         before: Ints | None,
         turn: int,
         end: float | None,
-    ) -> Levels:
+    ) -> TwoLevels:
         """Return flows in sessions to begin with: the cheaper of two ways, where nothing says how."""
         ways = (True, False) if before is None and not limits.given else (False,)
-        best: Levels | None = None
+        best: TwoLevels | None = None
         for at_random in ways:
-            found = Levels(
+            found = TwoLevels(
                 kinds,
                 frame.sessions(pin, before),
                 frame.parent.copy(),
@@ -270,7 +270,7 @@ class _Frame(NamedTuple):
         return self._replace(parent=none, anchor=none, simple=True)
 
     @classmethod
-    def of(cls, at: Start | None, groups: Ints, sessions: int | None, n_flows: int, pin: Ints) -> _Frame:
+    def of(cls, at: WarmStart | None, groups: Ints, sessions: int | None, n_flows: int, pin: Ints) -> _Frame:
         """Return those of an earlier plan, or as many as there is use for; pinned flows have theirs."""
         pinned = np.unique(pin[pin >= 0])
         flat = sessions is None if at is None else at.flat

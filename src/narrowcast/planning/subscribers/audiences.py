@@ -28,7 +28,7 @@ _MOST = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally:
+class MemberCounts:
     """How many members clusters have; those of parts of all subscribers add up.
 
     Parameters
@@ -42,8 +42,8 @@ class Tally:
     count: Numbers
     size: Ints
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.count + other.count, self.size + other.size)
+    def __add__(self, other: MemberCounts) -> MemberCounts:
+        return MemberCounts(self.count + other.count, self.size + other.size)
 
     @classmethod
     def of(cls, rows: Rows, cluster: Ints, shape: tuple[int, int]) -> Self:
@@ -78,7 +78,7 @@ class Tally:
         return float(self.size @ (weight @ (self.count > 0)))
 
 
-class Audiences:
+class SubscriberClusters:
     """Which cluster each subscriber is in, and what each cluster gets.
 
     Parameters
@@ -131,7 +131,7 @@ class Audiences:
         moves.count_in(self.indptr, self.index, self.cluster, self.count, self.size)
         moves.sum_up(self.weight, self.part, *self._state)
 
-    def beside(self, tally: Tally, quota: Ints, q: float = 1.0) -> Self:
+    def beside(self, tally: MemberCounts, quota: Ints, q: float = 1.0) -> Self:
         """Count with what all clusters have, those here among it, and let so many more enter each."""
         self.count[:], self.size[:] = tally.count, tally.size
         self.most = self.size + quota
@@ -139,9 +139,9 @@ class Audiences:
         moves.sum_up(self.weight, self.part, *self._state)
         return self
 
-    def tally(self) -> Tally:
+    def tally(self) -> MemberCounts:
         """Return the counts of those who are here."""
-        return Tally.of((self.indptr, self.index), self.cluster, self.count.shape)
+        return MemberCounts.of((self.indptr, self.index), self.cluster, self.count.shape)
 
     @property
     def cost(self) -> float:

@@ -9,9 +9,9 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
-from narrowcast.planning.report import FitReport
-from narrowcast.planning.subscribers.audiences import Audiences
-from narrowcast.planning.subscribers.earlier import Earlier, check_start
+from narrowcast.planning.fit_report import FitReport
+from narrowcast.planning.subscribers.audiences import SubscriberClusters
+from narrowcast.planning.subscribers.warm_start import EarlierClusters, check_start
 from narrowcast.validation import check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Direct(BasePlanner):
                 raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
         n = interest.n_subscribers
         n_clusters = min(n_channels, n)
-        clusters = Audiences.of(interest, n_clusters, self.balance)
+        clusters = SubscriberClusters.of(interest, n_clusters, self.balance)
         order = order_of(interest)[np.random.default_rng(self.seed).permutation(n)]
         some = order[: self.sample]
         clusters.room(len(some))
@@ -153,7 +153,7 @@ class Direct(BasePlanner):
     def _follow(self, interest: Interest, order: Ints, label: Ints, n_clusters: int) -> Ints:
         """Return the clusters of everybody by the numbers of the earlier plan, within so many moves."""
         assert self.start is not None
-        earlier = Earlier.of(self.start, interest)
+        earlier = EarlierClusters.of(self.start, interest)
         number = earlier.numbers(label, n_clusters)
         found = number[label] if len(number) else label
         clusters = earlier.kept(interest, order, n_clusters, self.balance)
@@ -170,7 +170,7 @@ class Direct(BasePlanner):
         self.report_ = FitReport(succession=earlier.succession(found, before, self.receptions_))
         return found
 
-    def _soften(self, clusters: Audiences, some: Ints) -> None:
+    def _soften(self, clusters: SubscriberClusters, some: Ints) -> None:
         """Move some, with flows that count in full and with flows that count in part; keep what is better."""
         clusters.settle(some, self.passes)
         firmly, cost = clusters.cluster.copy(), clusters.cost

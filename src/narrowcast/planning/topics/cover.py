@@ -12,9 +12,9 @@ import numpy as np
 from narrowcast.costs.overall import INTERVAL, Overall
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner
-from narrowcast.planning.topics.bound import least_overall
-from narrowcast.planning.topics.covering import Covering
-from narrowcast.planning.watch import tell
+from narrowcast.planning.progress import tell
+from narrowcast.planning.topics.cover_state import CoverState
+from narrowcast.planning.topics.lower_bound import least_overall
 from narrowcast.validation import check_channels, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Cover(BasePlanner):
 
     def covering(
         self, interest: Interest, model: Overall, *, times: int = 1
-    ) -> tuple[Covering, NDArray[np.int64]]:
+    ) -> tuple[CoverState, NDArray[np.int64]]:
         """Return the best clusters that were found, and the kind of each subscriber.
 
         Each subscriber stands for so many, `times`.
@@ -162,7 +162,7 @@ class Cover(BasePlanner):
         end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         n = times * interest.n_subscribers
         clusters = self.clusters or max(2, round(_CLUSTERS * math.sqrt(n / _SUBSCRIBERS)))
-        found, kind = Covering.of(interest, model, _ROOM * clusters + 1, times=times)
+        found, kind = CoverState.of(interest, model, _ROOM * clusters + 1, times=times)
         search = _Search(found, self.channels)
         search.look()
         search.from_everything()
@@ -174,7 +174,7 @@ class Cover(BasePlanner):
         found.restore(search.best)
         return found, kind
 
-    def _rounds(self, found: Covering) -> int:
+    def _rounds(self, found: CoverState) -> int:
         """Return how many rounds to make."""
         if self.rounds is not None:
             return self.rounds
@@ -184,7 +184,7 @@ class Cover(BasePlanner):
 class _Search:
     """Looks for better clusters, and holds the best so far."""
 
-    def __init__(self, found: Covering, channels: int | None) -> None:
+    def __init__(self, found: CoverState, channels: int | None) -> None:
         self._found = found
         self._channels = channels
         self._bare = found.saved()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.report.explain.known import any_of, first_labels
+from narrowcast.report.explain.plan_context import any_of, first_labels
 
 if TYPE_CHECKING:
     from narrowcast.model.relation import Positions
-    from narrowcast.report.explain.known import Known
+    from narrowcast.report.explain.plan_context import PlanContext
 
 
-def explain_channel(known: Known, channel: int, *, rows: int = 5) -> dict[str, Any]:
+def explain_channel(known: PlanContext, channel: int, *, rows: int = 5) -> dict[str, Any]:
     """Return what a plan says of a channel, and with an interest what it wastes on whom.
 
     A message in a session reaches every member of its group: whoever does not listen to it, or does and does
@@ -60,7 +60,7 @@ def explain_channel(known: Known, channel: int, *, rows: int = 5) -> dict[str, A
     return facts if known.interest is None else facts | _waste(known, channel, own, flows, rows)
 
 
-def _waste(known: Known, channel: int, own: Positions, flows: Positions, rows: int) -> dict[str, Any]:
+def _waste(known: PlanContext, channel: int, own: Positions, flows: Positions, rows: int) -> dict[str, Any]:
     """Return what the channel brings to whom, and how much of it in vain."""
     plan, interest = known.plan, known.interest
     assert interest is not None

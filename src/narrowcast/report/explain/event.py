@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from narrowcast.errors import ParameterError
-from narrowcast.filters.explain import Subscription
+from narrowcast.filters.explain import ParsedFilter
 from narrowcast.filters.values import event_values
 from narrowcast.matching import matcher_for
 from narrowcast.model.events import EventBatch
 from narrowcast.model.matches import Matches
 from narrowcast.model.ownership import channel_of
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.report.explain.known import any_of, first_labels, place_of, row_of
-from narrowcast.routing.base import Method
-from narrowcast.routing.decision import decide
-from narrowcast.routing.placed import over_placed
+from narrowcast.report.explain.plan_context import any_of, first_labels, place_of, row_of
+from narrowcast.routing.base import RouteMethod
+from narrowcast.routing.decisions import decide
+from narrowcast.routing.placed_events import over_placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from narrowcast.costs.network import Network
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Positions
-    from narrowcast.report.explain.known import Known
+    from narrowcast.report.explain.plan_context import PlanContext
     from narrowcast.routing.base import Deliveries, Router
 
 #: Filters of one subscriber that are told of.
@@ -37,7 +37,7 @@ FILTERS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class EventSender:
     """Who decides on events, and what it goes by.
 
     Parameters
@@ -56,9 +56,9 @@ class Sender:
 
 
 def explain_event(
-    known: Known,
+    known: PlanContext,
     event: Mapping[str, Any],
-    sender: Callable[[Labels], Sender],
+    sender: Callable[[Labels], EventSender],
     *,
     flow: str | None = None,
     subscriber: str | None = None,
@@ -134,7 +134,7 @@ class _People:
 
     def __init__(
         self,
-        known: Known,
+        known: PlanContext,
         event: Mapping[str, Any],
         plan: ChannelPlan,
         sent: Deliveries,
@@ -154,7 +154,7 @@ class _People:
         for inside in self.reached.values():
             self.over |= inside
         self.received = sum(int(inside.sum()) for inside in self.reached.values())
-        if sent.method[0] == Method.BROADCAST:
+        if sent.method[0] == RouteMethod.BROADCAST:
             self.over[:] = True
             self.received = plan.n_subscribers
 
@@ -190,12 +190,12 @@ class _People:
         reason = self.known.reasons.get((row["subscription_id"], row["filter"]))
         if reason is not None:
             return found | {"holds": False, "reason": reason, "fails": []}
-        said = Subscription.parse(row["filter"]).explain(self.event, self.known.schema)
+        said = ParsedFilter.parse(row["filter"]).explain(self.event, self.known.schema)
         fails = [{"text": each.text, "holds": each.holds, "values": each.values} for each in said.failing()]
         return found | {"holds": said.holds is True, "reason": None, "fails": fails}
 
 
-def _flow(known: Known, event: Mapping[str, Any], attribute: str | None) -> tuple[int, Any]:
+def _flow(known: PlanContext, event: Mapping[str, Any], attribute: str | None) -> tuple[int, Any]:
     """Return the flow of an event: its position in the plan, -1 for none, and its label."""
     if known.flow_space == "events":
         return -1, None
@@ -212,7 +212,7 @@ def _flow(known: Known, event: Mapping[str, Any], attribute: str | None) -> tupl
     return int(pc.index(known.plan.flows.cast(pa.string()), str(label)).as_py()), label
 
 
-def _channels(known: Known, plan: ChannelPlan, matched: pa.Array) -> Positions | None:
+def _channels(known: PlanContext, plan: ChannelPlan, matched: pa.Array) -> Positions | None:
     """Return the channel of each filter that holds, -1 for none; None where the plan is not by filters."""
     if plan.subscriptions is None or known.compiled is None:
         return None
@@ -234,7 +234,7 @@ def _placed(matched: pa.Array, channel: Positions | None, most: int) -> list[dic
     ]
 
 
-def _batch(known: Known, event: Mapping[str, Any]) -> EventBatch:
+def _batch(known: PlanContext, event: Mapping[str, Any]) -> EventBatch:
     """Return the event with the types that filters and cells go by."""
     schema = known.schema
     row = {
@@ -245,7 +245,7 @@ def _batch(known: Known, event: Mapping[str, Any]) -> EventBatch:
     return EventBatch.from_rows([row], schema)
 
 
-def _interested(known: Known, event: Mapping[str, Any], flow: int) -> tuple[Labels, pa.Array]:
+def _interested(known: PlanContext, event: Mapping[str, Any], flow: int) -> tuple[Labels, pa.Array]:
     """Return who wants an event, as text, by their filters or the interest in its flow; and which filters."""
     if known.compiled is not None:
         good = known.compiled.subscriptions

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from narrowcast.model.labels import positions
 from narrowcast.model.ownership import channel_of
-from narrowcast.report.explain.known import any_of, first_labels, place_of, row_of
+from narrowcast.report.explain.plan_context import any_of, first_labels, place_of, row_of
 
 if TYPE_CHECKING:
-    from narrowcast.report.explain.known import Known
+    from narrowcast.report.explain.plan_context import PlanContext
 
 
-def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, Any]:
+def explain_subscriber(known: PlanContext, name: str, *, rows: int = 5) -> dict[str, Any]:
     """Return what a plan brings to a subscriber, and with an interest what of that it wants.
 
     Of a plan that puts subscriptions into channels, and with their table, it also says which of them is in
@@ -84,7 +84,7 @@ def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, A
     }
 
 
-def _subscriptions(known: Known, name: str, who: int, rows: int) -> dict[str, Any]:
+def _subscriptions(known: PlanContext, name: str, who: int, rows: int) -> dict[str, Any]:
     """Return the channels of a subscriber's subscriptions; none where nobody says which they are."""
     table = known.filters
     if table is None:
@@ -106,7 +106,7 @@ def _subscriptions(known: Known, name: str, who: int, rows: int) -> dict[str, An
     }
 
 
-def _channel(known: Known, channel: int, who: int) -> dict[str, Any]:
+def _channel(known: PlanContext, channel: int, who: int) -> dict[str, Any]:
     """Return what a channel brings to a listener."""
     plan, interest = known.plan, known.interest
     flows = np.flatnonzero(any_of(plan.carries, np.array([channel])))

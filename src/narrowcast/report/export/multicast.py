@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from narrowcast.model.relation import Positions
-    from narrowcast.report.export.tables import Files, Source
+    from narrowcast.report.export.plan_tables import Files, PlanFolder
 
 Network: TypeAlias = "IPv4Network | IPv6Network"
 Address: TypeAlias = "IPv4Address | IPv6Address"
@@ -157,7 +157,7 @@ def _wider(network: Network) -> Iterator[Network]:
 
 
 def multicast_files(
-    source: Source,
+    source: PlanFolder,
     *,
     base: str = BASE,
     avoid: Iterable[str] = (),

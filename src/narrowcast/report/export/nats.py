@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from narrowcast.model.relation import Positions
-    from narrowcast.report.export.tables import Files, Source
+    from narrowcast.report.export.plan_tables import Files, PlanFolder
 
 PREFIX = "narrowcast"
 #: Bytes in the longest subject: a server's whole line has 4,096, with the place for the answer.
@@ -27,7 +27,7 @@ _ODD = re.compile(r"""[\s\0-\x1f\x7f"\\*>${}]""")
 
 
 def nats_files(
-    source: Source,
+    source: PlanFolder,
     *,
     prefix: str = PREFIX,
     encode: bool = False,

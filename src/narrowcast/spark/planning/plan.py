@@ -10,13 +10,13 @@ import numpy as np
 from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.interest import Interest
-from narrowcast.planning.report import FitReport
-from narrowcast.spark.planning.large import LARGE_PLANNERS
-from narrowcast.spark.planning.parameters import make_planner
-from narrowcast.spark.problems import plainly
-from narrowcast.spark.stages.boxes import bring_boxes
-from narrowcast.spark.stages.collection import LIMIT, collected, excess, too_much
+from narrowcast.planning.fit_report import FitReport
+from narrowcast.spark.planning.large_planner import LARGE_PLANNERS
+from narrowcast.spark.planning.planner_parameters import make_planner
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.bounding_boxes import bring_boxes
 from narrowcast.spark.stages.evaluate import evaluate, false_exclusions
+from narrowcast.spark.stages.interest_collection import LIMIT, collected, excess, too_much
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.validation import check_whole
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.planning.base import ChoosingPlanner, Planner
-    from narrowcast.spark.planning.large import LargePlanner
+    from narrowcast.spark.planning.large_planner import LargePlanner
     from narrowcast.spark.stages.interest import InterestFrames
 
 
-class Planned(NamedTuple):
+class PlanResult(NamedTuple):
     """A plan, the interest that it was made from, the method that made it, and where.
 
     Parameters
@@ -73,7 +73,7 @@ def make_plan(
     params: Mapping[str, Any] | None = None,
     network: NetworkTables = NOWHERE,
     limit: int = LIMIT,
-) -> Planned:
+) -> PlanResult:
     """Make a plan by any registered method, and check that it serves everybody.
 
     Up to the limit that is done on the driver, above it on Spark, by the methods of `LARGE_PLANNERS`; `auto`
@@ -118,7 +118,7 @@ def make_plan(
         )
     plan = planner.fit(interest).plan_
     plan.validate(interest)
-    return Planned(plan, interest, planner.report_.method or method, "driver", planner.report_)
+    return PlanResult(plan, interest, planner.report_.method or method, "driver", planner.report_)
 
 
 def _large(method: str, planner: Planner, params: Mapping[str, Any], over: str) -> tuple[str, LargePlanner]:
@@ -141,7 +141,7 @@ def _large(method: str, planner: Planner, params: Mapping[str, Any], over: str) 
     return method, LARGE_PLANNERS[method](planner.fit(Interest(np.zeros((0, 0)))))
 
 
-def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limit: int) -> Planned:
+def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limit: int) -> PlanResult:
     """Plan where the interest is, and check that the plan serves everybody."""
     found = planner.plan(frames, limit=limit)
     with plainly("check the plan"):
@@ -150,14 +150,14 @@ def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limi
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
     how = {"where": found.path, "limit": limit, **found.how}
-    return Planned(
+    return PlanResult(
         found.plan, found.interest, method, found.path, costs=found.costs, note=found.note, how=how
     )
 
 
 def costs_of(
     frames: InterestFrames,
-    planned: Planned,
+    planned: PlanResult,
     *,
     costs: Iterable[str] | None = None,
     params: Mapping[str, Any] | None = None,

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from narrowcast.errors import TableError
 from narrowcast.files import first_line
-from narrowcast.spark.problems import is_sparks
 from narrowcast.spark.sources.columns import arrow_type, column_type, refuse_collated
 from narrowcast.spark.sources.places import Place, find, reading
+from narrowcast.spark.spark_errors import is_sparks
 from narrowcast.tables import csv_records, inference, json_lines
 from narrowcast.tables.raw import Raw, Source
 from narrowcast.tables.sources import (

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from narrowcast.errors import TableError
 from narrowcast.files import FORMATS, files_of
-from narrowcast.spark.problems import is_sparks, told
+from narrowcast.spark.spark_errors import is_sparks, told
 from narrowcast.tables.sources import refuse_mixed
 
 if TYPE_CHECKING:

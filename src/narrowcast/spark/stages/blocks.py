@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class FlowBlocks:
     """Which block each flow is in.
 
     Flows of one hash channel are in one block, so that a block knows who listens there, unless a channel
@@ -37,12 +37,12 @@ class Blocks:
     count: Positions
 
     @classmethod
-    def of_sizes(cls, sizes: Positions, channels: int, block_size: int) -> Blocks:
+    def of_sizes(cls, sizes: Positions, channels: int, block_size: int) -> FlowBlocks:
         """Return blocks for groups of the given sizes: small groups share one, large ones have several.
 
         Examples
         --------
-        >>> blocks = Blocks.of_sizes(np.array([3, 12, 4, 5]), 4, 10)
+        >>> blocks = FlowBlocks.of_sizes(np.array([3, 12, 4, 5]), 4, 10)
         >>> blocks.first.tolist(), blocks.count.tolist()
         ([0, 1, 0, 3], [1, 2, 1, 1])
         """
@@ -71,7 +71,7 @@ class Blocks:
         return (self.first[group] + spread)[at], channel[at]
 
 
-def placed(batches: Iterator[pa.RecordBatch], blocks: Blocks) -> Iterator[pa.RecordBatch]:
+def placed(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
     """Yield rows with the block of their flow before them."""
     for batch in batches:
         block, _ = blocks.place(batch.column("flow"))
@@ -79,7 +79,7 @@ def placed(batches: Iterator[pa.RecordBatch], blocks: Blocks) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def members(batches: Iterator[pa.RecordBatch], blocks: Blocks) -> Iterator[pa.RecordBatch]:
+def members(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
     """Yield who listens to which hash channel, of those channels that have several blocks."""
     for batch in batches:
         _, channel = blocks.place(batch.column("flow"))
@@ -88,7 +88,7 @@ def members(batches: Iterator[pa.RecordBatch], blocks: Blocks) -> Iterator[pa.Re
         yield pa.RecordBatch.from_arrays(columns, names=["subscriber", "channel"])
 
 
-def copies(batches: Iterator[pa.RecordBatch], blocks: Blocks) -> Iterator[pa.RecordBatch]:
+def copies(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
     """Yield the listeners of hash channels once for each block of their channel."""
     for batch in batches:
         channel = batch.column("channel").to_numpy()

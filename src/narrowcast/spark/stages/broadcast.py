@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.spark.stages.compile import unpack_all
-from narrowcast.spark.stages.scan import over_events
-from narrowcast.spark.stages.worker import COUNTS, IDS, match_batches
+from narrowcast.spark.stages.event_scan import over_events
+from narrowcast.spark.stages.match_worker import COUNTS, IDS, match_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from narrowcast.matching.indexed import Indexed
+    from narrowcast.matching.indexed_matcher import IndexedMatcher
     from narrowcast.model.schema import Schema
 
 
@@ -36,12 +36,12 @@ def match_broadcast(
     rows = compiled.where(sf.col("payload").isNotNull())
     whole = unpack_all([row.payload for row in rows.select("payload").toLocalIterator()], schema)
     columns = [name for row in rows.select("columns").distinct().toLocalIterator() for name in row.columns]
-    file = ship(compiled.sparkSession, Auto().fit(whole))
+    file = ship(compiled.sparkSession, AutoMatcher().fit(whole))
     work = partial(match_batches, file=file, schema=schema, counts=counts)
     return over_events(events, columns, work, COUNTS if counts else IDS)
 
 
-def ship(spark: SparkSession, matcher: Indexed) -> str:
+def ship(spark: SparkSession, matcher: IndexedMatcher) -> str:
     """Send an index to all workers, and return the name under which they find it."""
     from pyspark import SparkFiles
 

@@ -12,7 +12,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.matching.auto import matcher_for
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.compile import unpack
 from narrowcast.spark.stages.interest import InterestFrames, extent, in_force, require
 

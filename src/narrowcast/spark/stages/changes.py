@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.planning.replan import ACTIONS
+from narrowcast.planning.replanner import ACTIONS
 from narrowcast.spark.stages.interest import InterestFrames, has, in_force, label, microseconds, require
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.spark.planning.parameters import COMMON, make_planner, parameters_of
+from narrowcast.spark.planning.planner_parameters import COMMON, make_planner, parameters_of
 from narrowcast.spark.stages.evaluate import excess_share
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
-from narrowcast.spark.stages.trial import Trial, trials
+from narrowcast.spark.stages.planner_trial import PlannerTrial, trials
 from narrowcast.validation import check_channels
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from narrowcast.model.cost import Cost
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.planning.base import Planner
-    from narrowcast.spark.stages.sendings import Replayed, Sent
+    from narrowcast.spark.stages.delivery_results import DeliveryTotals, ReplayResult
 
     Doubles = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ _REPLAYED = ("cost", "improvement_pct", "direct_messages", "wasted")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedMethod:
     """A method with so many channels.
 
     Parameters
@@ -60,7 +60,7 @@ class Compared:
     direct_share
         The share of the wanted messages that is sent directly, over no channel.
     seconds, peak_mb
-        What `Trial` has: how long making the plan took, and how much memory, in 10**6 bytes.
+        What `PlannerTrial` has: how long making the plan took, and how much memory, in 10**6 bytes.
     problem
         Why it failed; empty where it did not.
     replayed
@@ -78,7 +78,7 @@ class Compared:
     seconds: float | None = None
     peak_mb: float | None = None
     problem: str = ""
-    replayed: Sent | None = None
+    replayed: DeliveryTotals | None = None
     balance: float | None = None
 
     @property
@@ -120,8 +120,8 @@ class Comparison:
     """
 
     costs: tuple[str, ...]
-    rows: tuple[Compared, ...]
-    replayed: Replayed | None = None
+    rows: tuple[ComparedMethod, ...]
+    replayed: ReplayResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -168,7 +168,7 @@ def compare(
     network: NetworkTables = NOWHERE,
     boxes: tuple[Doubles, Doubles] | None = None,
     cost_params: Mapping[str, Any] | None = None,
-    replay: Callable[[Mapping[str, tuple[ChannelPlan, str]]], Replayed] | None = None,
+    replay: Callable[[Mapping[str, tuple[ChannelPlan, str]]], ReplayResult] | None = None,
     tell: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
     """Make a plan by every method, each in a process of its own, and return what they cost.
@@ -225,7 +225,7 @@ def compare(
         boxes = None if boxes is None else (boxes[0][some], boxes[1][some])
     # First of all: what is wrong with a network is wrong for all methods.
     ideal = {name: models[name].ideal(interest) for name in names}
-    rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, interest.n_subscribers))]
+    rows = [ComparedMethod(IDEAL, costs=ideal, excess_share=excess_share(ideal, interest.n_subscribers))]
     trying: list[tuple[str, int | None, Planner]] = []
     for method in chosen:
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
@@ -236,7 +236,7 @@ def compare(
                     method, channels=count, seed=seed, params=own, network=network, boxes=boxes
                 )
             except ParameterError as error:
-                rows.append(Compared(method, count, problem=str(error)))
+                rows.append(ComparedMethod(method, count, problem=str(error)))
                 continue
             trying.append((method, None if fixed else count, planner))
     made: dict[str, tuple[ChannelPlan, str]] = {}
@@ -302,12 +302,12 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
 
 
 def _row(
-    method: str, asked: int | None, trial: Trial, costs: Mapping[str, Cost], interest: Interest
-) -> Compared:
+    method: str, asked: int | None, trial: PlannerTrial, costs: Mapping[str, Cost], interest: Interest
+) -> ComparedMethod:
     """Return what came of a method as a row."""
     if trial.plan is None:
-        return Compared(method, asked, problem=trial.problem)
-    return Compared(
+        return ComparedMethod(method, asked, problem=trial.problem)
+    return ComparedMethod(
         method,
         asked,
         channels=trial.plan.n_used,
@@ -327,12 +327,12 @@ def _direct(interest: Interest, plan: ChannelPlan) -> float:
     return sent / wanted if wanted else 0.0
 
 
-def _key(row: Compared) -> str:
+def _key(row: ComparedMethod) -> str:
     """Return what tells a row from others."""
     return row.method if row.asked is None else f"{row.method} {row.asked}"
 
 
-def _rank(row: Compared, cost: str) -> tuple[Any, ...]:
+def _rank(row: ComparedMethod, cost: str) -> tuple[Any, ...]:
     """Return what rows are ordered by: the ideal, then by cost, those that failed last."""
     total = row.costs[cost].total if row.costs else 0.0
     if row.replayed is not None and row.replayed.improvement_pct is not None:

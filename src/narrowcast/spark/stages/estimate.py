@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.matching.partition import spread
 from narrowcast.model.events import EventBatch
 from narrowcast.planning.ranges.partitioning import TAKES
 from narrowcast.planning.ranges.partitioning import scheme as scheme_of
 from narrowcast.spark.session import BATCH
 from narrowcast.spark.stages.compile import pack, unpack, unpack_all
-from narrowcast.spark.stages.partitioned import CHUNK, FEWEST, Slices
-from narrowcast.spark.stages.scan import needed
+from narrowcast.spark.stages.event_scan import needed
+from narrowcast.spark.stages.partitioned import CHUNK, FEWEST, PartSlices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ class Forecast:
     memory: int
     shuffled: int
     seconds: float
-    slices: Slices | None = field(default=None, repr=False)
+    slices: PartSlices | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class _Sample:
         width = sum(column.nbytes for column in self.events.columns) / max(1, len(self.events)) + 8
         if not len(self.events) or not len(self.subscriptions):
             return _Measured(0, 0, 0, width)
-        matcher = Auto().fit(self.subscriptions, self.events)
+        matcher = AutoMatcher().fit(self.subscriptions, self.events)
         matcher.count(self.events.slice(0, 1))  # loads the compiled loops
         start = time.perf_counter()
         found = matcher.count(self.events) if counts else matcher.match(self.events).counts()
@@ -275,7 +275,7 @@ class _Sample:
             _WORKER + int(max(_HELD * worst, read + chunk * each)),
             int(shuffled),
             (1 + (cut.copies > 1)) * _SHUFFLE + busy / self.cores,
-            Slices(cut, cuts, chunk),
+            PartSlices(cut, cuts, chunk),
         )
 
 

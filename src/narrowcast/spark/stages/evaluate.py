@@ -27,13 +27,13 @@ from narrowcast.model.ownership import by_subscription
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.baselines.simple import Hash, PerFlow, Unicast
-from narrowcast.spark.batches import chunks
-from narrowcast.spark.problems import plainly
-from narrowcast.spark.stages.blocks import Blocks, copies, members, placed
-from narrowcast.spark.stages.collection import LIMIT, to_interest
+from narrowcast.spark.arrow_batches import chunks
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.blocks import FlowBlocks, copies, members, placed
+from narrowcast.spark.stages.broadcast_variable import shipped
+from narrowcast.spark.stages.interest_collection import LIMIT, to_interest
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.spark.stages.ownership import bring_owners
-from narrowcast.spark.stages.shipping import shipped
 from narrowcast.validation import check_channels
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ Score: TypeAlias = tuple[str, str | None, str | None, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredPlan:
     """What one way of sending costs.
 
     Parameters
@@ -103,14 +103,14 @@ class Evaluation:
 
     Examples
     --------
-    >>> found = Evaluation("mine", 3, {"mine": Scored(2, {"waste": Cost(1.0)})})
+    >>> found = Evaluation("mine", 3, {"mine": ScoredPlan(2, {"waste": Cost(1.0)})})
     >>> found.to_dict()["methods"]["mine"]["costs"]
     {'waste': {'total': 1.0, 'terms': {}}}
     """
 
     name: str
     n_pairs: int
-    methods: Mapping[str, Scored]
+    methods: Mapping[str, ScoredPlan]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -183,7 +183,7 @@ def evaluate(
     spark = frames.interests.sparkSession
     with plainly("evaluate the plan"), shipped(spark, plan) as everywhere:
         n_pairs, sizes = _checked(frames, everywhere, channels)
-        blocks = Blocks.of_sizes(sizes, channels, block_size)
+        blocks = FlowBlocks.of_sizes(sizes, channels, block_size)
         if costs is None and n_pairs > limit:
             models = {each: model for each, model in models.items() if model.additive or COSTS.needs(each)}
         in_parts = {each: model for each, model in models.items() if model.additive}
@@ -217,7 +217,7 @@ def false_positives_by_subscription(frames: InterestFrames, plan: ChannelPlan) -
     assert frames.owners is not None
     finer = by_subscription(plan, *bring_owners(frames.owners))
     interests = frames.interests.select("subscriber", "flow")
-    one = Blocks(1, np.zeros(1, np.int64), np.ones(1, np.int64))
+    one = FlowBlocks(1, np.zeros(1, np.int64), np.ones(1, np.int64))
     with plainly("evaluate the plan"), shipped(interests.sparkSession, finer) as everywhere:
         pairs, missed = _counts(interests, one, everywhere)
         if missed.any():
@@ -248,7 +248,7 @@ def _left_out(plan: ChannelPlan, pairs: pa.Table) -> pa.Table:
 def _checked(frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int) -> tuple[int, Positions]:
     """Return how many wanted pairs there are, and the pairs and flows in each group of hash channels."""
     n_groups = min(channels, GROUPS)
-    groups = Blocks(channels, np.arange(n_groups), np.ones(n_groups, np.int64))
+    groups = FlowBlocks(channels, np.arange(n_groups), np.ones(n_groups, np.int64))
     interests = frames.interests.select("subscriber", "flow")
     pairs, missed = _counts(interests, groups, plan)
     if missed.any():
@@ -258,7 +258,7 @@ def _checked(frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int
 
 
 def _counts(
-    rows: DataFrame, groups: Blocks, plan: Broadcast[ChannelPlan] | None
+    rows: DataFrame, groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> tuple[Positions, Positions]:
     """Return how many rows each group has, and how many of them are pairs that the plan does not serve."""
     from pyspark.sql import functions as sf
@@ -271,7 +271,7 @@ def _counts(
 
 
 def _count(
-    batches: Iterator[pa.RecordBatch], groups: Blocks, plan: Broadcast[ChannelPlan] | None
+    batches: Iterator[pa.RecordBatch], groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield what `_counts` adds up."""
     for table in chunks(batches):
@@ -317,7 +317,7 @@ def _everybody(frames: InterestFrames, plan: ChannelPlan, network: NetworkTables
 def _scored(
     frames: InterestFrames,
     plan: Broadcast[ChannelPlan],
-    blocks: Blocks,
+    blocks: FlowBlocks,
     everybody: Labels,
     models: Mapping[str, CostModel],
 ) -> list[Score]:
@@ -438,7 +438,7 @@ def _evaluation(
     methods = {}
     for method in (_OWN, *BASELINES):
         found = {cost: Cost(total[method, cost, None], terms[method, cost]) for cost in costs}
-        methods[method] = Scored(used.get(method), found, excess_share(found, n_subscribers))
+        methods[method] = ScoredPlan(used.get(method), found, excess_share(found, n_subscribers))
     own = methods.pop(_OWN)
     if name in methods and not _alike(own, methods[name]):
         name = f"{name}, as planned"
@@ -450,7 +450,7 @@ def excess_share(costs: Mapping[str, Cost], n_subscribers: int) -> float | None:
     return Filtering.share(costs["filtering"], n_subscribers) if "filtering" in costs else None
 
 
-def _alike(one: Scored, other: Scored) -> bool:
+def _alike(one: ScoredPlan, other: ScoredPlan) -> bool:
     """Return whether two ways of sending cost the same, but for rounding."""
     if one.channels != other.channels:
         return False

@@ -23,9 +23,9 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import recent as cut
 from narrowcast.model.relation import relation_of
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.interest import InterestFrames, has, label, microseconds, require
-from narrowcast.spark.stages.lists import pack_lists, unpack_lists
+from narrowcast.spark.stages.packed_lists import pack_lists, unpack_lists
 from narrowcast.spark.storage import read_back, write_table
 from narrowcast.validation import check_whole
 

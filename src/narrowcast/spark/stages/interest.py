@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from narrowcast.matching.partition import Parts
     from narrowcast.model.schema import Schema
-    from narrowcast.spark.stages.took import Took
+    from narrowcast.spark.stages.slice_metrics import SliceMetrics
 
 STRATEGIES = ("auto", "broadcast", "partitioned")
 
@@ -41,7 +41,7 @@ def match(
     scheme: str = "kd",
     partitions: Parts | None = None,
     seed: int = 0,
-    took: Took | None = None,
+    took: SliceMetrics | None = None,
     tell: Callable[[Estimate, str], None] | None = None,
 ) -> DataFrame:
     """Return the matches of events: `event_id`, and `subscription_ids` ascending or how many `matches`.

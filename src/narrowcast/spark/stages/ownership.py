@@ -15,9 +15,9 @@ from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.ownership import by_subscriber
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import planners
-from narrowcast.spark.planning.parameters import make_planner
-from narrowcast.spark.problems import plainly
-from narrowcast.spark.stages.boxes import boxes_of
+from narrowcast.spark.planning.planner_parameters import make_planner
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.bounding_boxes import boxes_of
 from narrowcast.spark.stages.interest import InterestFrames, from_matches
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from narrowcast.model.labels import Labels
-    from narrowcast.spark.planning.plan import Planned
-    from narrowcast.spark.stages.inputs import Inputs, Taken
+    from narrowcast.spark.planning.plan import PlanResult
+    from narrowcast.spark.stages.plan_inputs import LoadedInterest, PlanInputs
 
 #: What is put into channels.
 ROWS = ("subscriber", "subscription")
 
 
-def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
+def check_by(by: str, method: str, inputs: PlanInputs, **asks: Any) -> None:
     """Refuse to plan by subscription where there are none, or a method that puts flows into channels.
 
     Parameters
@@ -69,7 +69,7 @@ def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
         )
 
 
-def subscribed(taken: Taken, inputs: Inputs) -> InterestFrames:
+def subscribed(taken: LoadedInterest, inputs: PlanInputs) -> InterestFrames:
     """Return the interest of each subscription, of the events that the interest taken is in.
 
     Parameters
@@ -102,7 +102,7 @@ def bring_owners(owners: DataFrame) -> tuple[NDArray[np.int64], Labels]:
     return ids, labels_in(table, "subscriber", "subscriptions")
 
 
-def gathered(frames: InterestFrames, planned: Planned) -> Planned:
+def gathered(frames: InterestFrames, planned: PlanResult) -> PlanResult:
     """Return the plan of subscribers that one of their subscriptions makes, and their interest.
 
     That the plan serves each subscription was checked when it was made; so everybody is served by it.

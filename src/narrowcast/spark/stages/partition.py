@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from narrowcast.matching.partition import Adapted, Measured, Parts, Work
+    from narrowcast.matching.partition import AdaptedParts, PartitionCost, Parts, PartWork
     from narrowcast.model.schema import Schema
 
 #: Of how many subscriptions and events parts are made and measured; half of the latter are not seen before.
@@ -27,7 +27,7 @@ SAMPLE = 100_000, 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PartitionResult:
     """Parts, and what they cost.
 
     Parameters
@@ -41,8 +41,8 @@ class Cut:
     """
 
     parts: Parts
-    measured: Measured
-    adapted: Adapted | None = None
+    measured: PartitionCost
+    adapted: AdaptedParts | None = None
 
 
 def cut_parts(
@@ -54,9 +54,9 @@ def cut_parts(
     params: Mapping[str, Any] | None = None,
     start: Parts | None = None,
     threshold: float | None = None,
-    work: Work | None = None,
+    work: PartWork | None = None,
     seed: int = 0,
-) -> Cut:
+) -> PartitionResult:
     """Return parts for subscriptions and events, from samples of both.
 
     Parameters
@@ -89,13 +89,13 @@ def cut_parts(
     options: dict[str, Any] = {"seed": seed, **(params or {})}
     if start is None:
         made = scheme_of(scheme, work=work, **options).fit(held, known)
-        return Cut(made, measure(made, held, unseen, work=work))
+        return PartitionResult(made, measure(made, held, unseen, work=work))
     if not isinstance(start, Partitioning):
         raise ParameterError("only parts of the schemes kd, selective and hash are adapted; leave --from out")
     require_same(start, schema)
     limit = {} if threshold is None else {"threshold": threshold}
     found = adapt(start, held, known, work=work, seed=seed, **limit)
-    return Cut(found.parts, measure(found.parts, held, unseen, work=work), found)
+    return PartitionResult(found.parts, measure(found.parts, held, unseen, work=work), found)
 
 
 def _halves(events: EventBatch, seed: int) -> tuple[EventBatch, EventBatch]:

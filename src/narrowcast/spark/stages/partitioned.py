@@ -21,8 +21,8 @@ from narrowcast.matching.partition import spread
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.spark.stages.compile import pack, unpack, unpack_all
-from narrowcast.spark.stages.scan import over_events
-from narrowcast.spark.stages.worker import COUNTS, IDS, matches_of
+from narrowcast.spark.stages.event_scan import over_events
+from narrowcast.spark.stages.match_worker import COUNTS, IDS, matches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from narrowcast.matching.partition import Parts
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
-    from narrowcast.spark.stages.took import Slice, Took
+    from narrowcast.spark.stages.slice_metrics import Slice, SliceMetrics
 
     Ints = NDArray[np.int64]
 
@@ -50,7 +50,7 @@ _ARROW = {
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class PartSlices:
     """Parts, and how often the events of each are cut again.
 
     Parameters
@@ -97,11 +97,11 @@ def match_partitioned(
     events: DataFrame,
     compiled: DataFrame,
     schema: Schema,
-    slices: Slices,
+    slices: PartSlices,
     columns: Iterable[str],
     *,
     counts: bool = False,
-    took: Took | None = None,
+    took: SliceMetrics | None = None,
 ) -> DataFrame:
     """Return the matches of events, found part by part.
 
@@ -135,7 +135,7 @@ def match_partitioned(
 
 
 def _cut_subscriptions(
-    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices]
+    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the subscriptions of each slice, packed."""
     cut = slices.value
@@ -148,7 +148,7 @@ def _cut_subscriptions(
 
 
 def _cut_events(
-    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices]
+    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of each slice, as Arrow writes them."""
     for batch in batches:

@@ -28,15 +28,15 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.planning.baselines.simple import stable_hash
-from narrowcast.routing import Method, over_placed
-from narrowcast.routing.choice import router_maker
-from narrowcast.routing.replay import Replay
-from narrowcast.routing.routes import Flows, Routes, positions_of
-from narrowcast.spark.problems import plainly
+from narrowcast.routing import RouteMethod, over_placed
+from narrowcast.routing.plan_routes import FlowAssignment, PlanRoutes, positions_of
+from narrowcast.routing.replay import EventReplay
+from narrowcast.routing.router_parameters import router_maker
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.broadcast_variable import shipped
+from narrowcast.spark.stages.delivery_results import DeliveryTotals, PlanWithRouter, ReplayResult
+from narrowcast.spark.stages.event_scan import over_events
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
-from narrowcast.spark.stages.scan import over_events
-from narrowcast.spark.stages.sendings import Replayed, Sending, Sent
-from narrowcast.spark.stages.shipping import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Relation
     from narrowcast.routing import Deliveries, Router
-    from narrowcast.spark.stages.inputs import Inputs, Taken
+    from narrowcast.spark.stages.plan_inputs import LoadedInterest, PlanInputs
 
     Ints = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ _TOTALS = "plan int, term string, value double"
 def replay(
     matches: DataFrame,
     owners: DataFrame,
-    plans: Mapping[str, Sending],
+    plans: Mapping[str, PlanWithRouter],
     *,
     flow_space: Literal["cells", "events"],
     cells: DataFrame | None = None,
@@ -74,7 +74,7 @@ def replay(
     multicast: Literal["dense", "alm"] = "dense",
     seed: int = 0,
     block: int = PAIRS,
-) -> Replayed:
+) -> ReplayResult:
     """Send matched events by plans, and return what that costs, on a network or in messages.
 
     The matches are read once for all plans. A worker holds the plans, and 12 bytes for each subscription and
@@ -121,13 +121,13 @@ def replay(
 
 
 def replay_inputs(
-    taken: Taken,
-    inputs: Inputs,
-    plans: Mapping[str, Sending],
+    taken: LoadedInterest,
+    inputs: PlanInputs,
+    plans: Mapping[str, PlanWithRouter],
     *,
     network: NetworkTables = NOWHERE,
     multicast: Literal["dense", "alm"] = "dense",
-) -> Replayed:
+) -> ReplayResult:
     """Send all events that an interest was made from by plans; they are matched once, if they are not yet.
 
     Parameters
@@ -225,7 +225,7 @@ class _Route:
     finer: Relation | None
 
     @classmethod
-    def of(cls, fitted: Routes, router: Router) -> _Route:
+    def of(cls, fitted: PlanRoutes, router: Router) -> _Route:
         """Return the way to send by a plan that is fitted to everybody."""
         plan, channel = fitted.plan, fitted.channel
         groups, finer = plan.groups(), None
@@ -255,7 +255,7 @@ class _Job:
     block: int
 
 
-def _owners(owners: DataFrame, plans: Mapping[str, Sending]) -> tuple[Labels, Ints, NDArray[np.int32]]:
+def _owners(owners: DataFrame, plans: Mapping[str, PlanWithRouter]) -> tuple[Labels, Ints, NDArray[np.int32]]:
     """Return all subscribers, the ids of subscriptions ascending, and whose each is."""
     names = owners.select("subscriber").distinct().toArrow()
     columns = [labels_in(names, "subscriber", "subscriptions").cast(pa.string())]
@@ -284,7 +284,7 @@ def _job(
     everybody: Labels,
     ids: Ints,
     place: NDArray[np.int32],
-    plans: Mapping[str, Sending],
+    plans: Mapping[str, PlanWithRouter],
     flow_space: str,
     tables: NetworkTables,
     multicast: Literal["dense", "alm"],
@@ -292,8 +292,8 @@ def _job(
     block: int,
 ) -> _Job:
     """Return what workers are sent."""
-    flows = None if flow_space == "events" else Flows()
-    fitted = [Routes("", each.plan, flows).over(everybody, ids, place) for each in plans.values()]
+    flows = None if flow_space == "events" else FlowAssignment()
+    fitted = [PlanRoutes("", each.plan, flows).over(everybody, ids, place) for each in plans.values()]
     network = among = None
     nowhere = np.empty(0, np.int64)
     if tables.topology is not None:
@@ -394,7 +394,7 @@ def _publishers(batch: pa.RecordBatch, job: _Job) -> Ints | None:
 
 def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
     """Yield numbers to be added up, by plan and term."""
-    again = Replay(job.network, block.publisher, block.interested, job.everybody)
+    again = EventReplay(job.network, block.publisher, block.interested, job.everybody)
     wanted = block.interested.counts()
     yield _ALL, "events", [float(np.count_nonzero(wanted))]
     yield _ALL, "wanted", [float(wanted.sum())]
@@ -419,8 +419,10 @@ def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
         for name, count in _in_vain(sent, block, route, job).items():
             yield number, name, [float(count)]
         yield number, "outside", [float(np.count_nonzero(outside))]
-        for method, count in enumerate(np.bincount(sent.method[wanted > 0], minlength=len(Method)).tolist()):
-            yield number, f"way {Method(method).label}", [float(count)]
+        for method, count in enumerate(
+            np.bincount(sent.method[wanted > 0], minlength=len(RouteMethod)).tolist()
+        ):
+            yield number, f"way {RouteMethod(method).label}", [float(count)]
 
 
 def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[str, int]:
@@ -430,7 +432,7 @@ def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[
     """
     groups = route.plan.groups()[sent.channels.index]
     carries = relation_of(sent.channels.rows(), groups, (sent.n_events, route.plan.n_channels))
-    every = sent.method == Method.BROADCAST
+    every = sent.method == RouteMethod.BROADCAST
     who, which = block.interested, block.matched
     got = heard(carries, route.members, who.rows(), who.index.astype(np.int64)) | every[who.rows()]
     people = reached(carries, route.members).sum() + every.sum() * route.plan.n_subscribers
@@ -443,7 +445,9 @@ def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[
     return {"false_positives": int(people - got.sum()), "finer": int(finer - hit.sum())}
 
 
-def _summed(totals: Mapping[tuple[int, str], float], plans: Mapping[str, Sending], job: _Job) -> Replayed:
+def _summed(
+    totals: Mapping[tuple[int, str], float], plans: Mapping[str, PlanWithRouter], job: _Job
+) -> ReplayResult:
     """Return totals as what came of each plan."""
     n_events, n_wanted, n_matched = (
         int(totals.get((_ALL, name), 0)) for name in ("events", "wanted", "matched")
@@ -466,12 +470,20 @@ def _summed(totals: Mapping[tuple[int, str], float], plans: Mapping[str, Sending
         ),
         "ideal": (n_events, n_wanted, 0, 0, 0, 0),
     }
-    baselines = {name: Sent(cost, gain(cost), *messages[name], n_events) for name, cost in ends.items()}
+    baselines = {
+        name: DeliveryTotals(cost, gain(cost), *messages[name], n_events) for name, cost in ends.items()
+    }
     found = {}
     for number, (name, sending) in enumerate(plans.items()):
         cost = totals.get((number, "cost"), 0.0)
         terms = ("channel", "received", "direct", "wasted", "false_positives", "finer", "outside")
         counts = {term: int(totals.get((number, term), 0)) for term in terms}
-        ways = {m.label: int(totals.get((number, f"way {m.label}"), 0)) for m in Method if m != Method.NONE}
-        found[name] = Sent(cost, gain(cost), **counts, n_events=n_events, ways=ways, router=sending.router)
-    return Replayed("messages" if job.network is None else "links", n_events, n_wanted, found, baselines)
+        ways = {
+            m.label: int(totals.get((number, f"way {m.label}"), 0))
+            for m in RouteMethod
+            if m != RouteMethod.NONE
+        }
+        found[name] = DeliveryTotals(
+            cost, gain(cost), **counts, n_events=n_events, ways=ways, router=sending.router
+        )
+    return ReplayResult("messages" if job.network is None else "links", n_events, n_wanted, found, baselines)

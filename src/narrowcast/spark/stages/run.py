@@ -12,19 +12,19 @@ from narrowcast.files import read_table, writing
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.cells import NUMBERS
 from narrowcast.model.interest import Interest
-from narrowcast.spark.checkpoint import Checkpoints, Record, key_of
+from narrowcast.spark.checkpoint import Checkpoints, StageRecord, key_of
 from narrowcast.spark.planning.plan import costs_of, make_plan
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
 from narrowcast.spark.sources.rows import fingerprint, fingerprinted
 from narrowcast.spark.sources.tables import ingest, schema_of
-from narrowcast.spark.stages.boxes import boxes_of
+from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.bounding_boxes import boxes_of
 from narrowcast.spark.stages.compile import compile_subscriptions, owners
-from narrowcast.spark.stages.content import reasons_of, rejected_of
 from narrowcast.spark.stages.evaluate import evaluate
 from narrowcast.spark.stages.interest import InterestFrames, check_time, from_matches
 from narrowcast.spark.stages.match import PARQUET, match
+from narrowcast.spark.stages.match_inputs import reasons_of, rejected_of
 from narrowcast.spark.stages.network import COLUMNS, NetworkTables
 from narrowcast.spark.storage import read_back, size_of
 
@@ -57,7 +57,7 @@ _SIZES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class GeneratedTables:
     """Tables that are made here instead of read: what makes them, and all that they depend on."""
 
     tables: Callable[[], dict[str, pa.Table]]
@@ -65,7 +65,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RunSettings:
     """What to do.
 
     Parameters
@@ -88,7 +88,7 @@ class Job:
         Paths of the tables of a network, by name; without, the network that a workload has.
     """
 
-    source: Made | dict[str, str]
+    source: GeneratedTables | dict[str, str]
     method: str = "auto"
     channels: int = 16
     seed: int = 0
@@ -101,7 +101,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Run:
+class PipelineRun:
     """A job at work in a folder that has the stages it has finished.
 
     Parameters
@@ -120,17 +120,19 @@ class Run:
 
     spark: SparkSession
     stages: Checkpoints
-    job: Job
+    job: RunSettings
     progress: Progress
     tell: Callable[[Estimate, str], None]
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, StageRecord] = field(default_factory=dict)
     _shapes: dict[str, StructType] = field(default_factory=dict, repr=False)
 
-    def do(self) -> dict[str, Record]:
+    def do(self) -> dict[str, StageRecord]:
         """Do all stages but those that are done, and return their records in order."""
         source = self.job.source
         n_bytes = (
-            0 if isinstance(source, Made) else sum(size_of(self.spark, path) for path in source.values())
+            0
+            if isinstance(source, GeneratedTables)
+            else sum(size_of(self.spark, path) for path in source.values())
         )
         with sized(self.spark, n_bytes):
             self._read()
@@ -209,7 +211,7 @@ class Run:
         said: dict[str, Any] = {}
         looked: dict[str, Ingested] = {}
         prints = NetworkTables.read(**job.network).fingerprints
-        if isinstance(source, Made):
+        if isinstance(source, GeneratedTables):
             said = source.said
         else:
             with watched(self.spark, self.progress, "look at the inputs"), plainly("read the inputs"):
@@ -218,7 +220,7 @@ class Run:
                     said[name] = [fingerprint(looked[name].rows), fingerprint(looked[name].rejected)]
 
         def work(aside: Path) -> dict[str, Any]:
-            if isinstance(source, Made):
+            if isinstance(source, GeneratedTables):
                 (aside / "made").mkdir()
                 for name, table in source.tables().items():
                     read = name in ("subscriptions", "events")

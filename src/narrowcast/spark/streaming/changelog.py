@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.planning.replan import ACTIONS
+from narrowcast.planning.replanner import ACTIONS
 from narrowcast.spark.stages.compile import json_of
 from narrowcast.spark.streaming.entries import (
     MOMENT,
@@ -20,7 +20,7 @@ from narrowcast.spark.streaming.entries import (
     to_come,
     whole_numbers,
 )
-from narrowcast.spark.streaming.update import REJECTED
+from narrowcast.spark.streaming.subscription_update import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

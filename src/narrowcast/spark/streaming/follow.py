@@ -18,16 +18,16 @@ from narrowcast.model.diff import delta_between
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.topics.tamara import Tamara
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.session import use
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, fetched, place_of
-from narrowcast.spark.streaming.beginning import Beginning
 from narrowcast.spark.streaming.changelog import pieces
+from narrowcast.spark.streaming.follow_state import FollowState
 from narrowcast.spark.streaming.incoming import FILES
-from narrowcast.spark.streaming.led import Led
-from narrowcast.spark.streaming.record import Record, named
-from narrowcast.spark.streaming.standing import Standing
+from narrowcast.spark.streaming.initial_plan import InitialPlan
+from narrowcast.spark.streaming.online_session import OnlineSession
 from narrowcast.spark.streaming.stream import StoppedError
+from narrowcast.spark.streaming.stream_record import StreamRecord, named
 from narrowcast.spark.streaming.tally import shape_of, tally
 from narrowcast.validation import check_whole
 
@@ -57,7 +57,7 @@ _FILES = "path string, modificationTime timestamp, length bigint, content binary
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowProgress:
     """What a micro-batch of changes and events came to.
 
     Parameters
@@ -171,11 +171,11 @@ class Follow:
     rejected: str | Path | None = None
     limit: int = FILES
     rows: int = ROWS
-    heard: Callable[[Followed], None] | None = None
-    _record: Record = field(init=False, repr=False)
-    _standing: Standing = field(init=False, repr=False)
-    _led: Led = field(init=False, repr=False)
-    _first: Beginning | None = field(default=None, init=False, repr=False)
+    heard: Callable[[FollowProgress], None] | None = None
+    _record: StreamRecord = field(init=False, repr=False)
+    _standing: FollowState = field(init=False, repr=False)
+    _led: OnlineSession = field(init=False, repr=False)
+    _first: InitialPlan | None = field(default=None, init=False, repr=False)
     _query: StreamingQuery | None = field(default=None, init=False, repr=False)
     _stopping: Event = field(default_factory=Event, init=False, repr=False)
     _busy: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -193,13 +193,13 @@ class Follow:
                 raise ParameterError(f"--{name} is {folder!r}, which is not there; make the folder first")
         _check_apart(self.changes, self.events)
         said = {"changes": named(self.changes), "plan": str(self.plan)}
-        self._record = Record.open(self.spark, str(self.checkpoint), said)
-        self._led = Led(self.planner)
-        found = Standing.newest(self._states)
+        self._record = StreamRecord.open(self.spark, str(self.checkpoint), said)
+        self._led = OnlineSession(self.planner)
+        found = FollowState.newest(self._states)
         if found is None:
-            self._first = first = Beginning.read(self.spark, self.plan, self.interests, self.rates)
+            self._first = first = InitialPlan.read(self.spark, self.plan, self.interests, self.rates)
             plan = self._led.first(first.interest) if first.plan is None else first.plan
-            found = Standing(-1, plan, first.interest)
+            found = FollowState(-1, plan, first.interest)
         self._standing = found
 
     def start(self, *, once: bool = False, every: float = 0) -> StreamingQuery:
@@ -271,7 +271,7 @@ class Follow:
             query.stop()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> FollowState:
         """The plan, the interest, and the last micro-batch that is in both."""
         return self._standing
 
@@ -313,7 +313,7 @@ class Follow:
         if self.heard is not None:
             counts = step.delta.counts.values()
             self.heard(
-                Followed(
+                FollowProgress(
                     batch=number,
                     changes=step.changes,
                     ignored=step.ignored,
@@ -350,7 +350,7 @@ class Follow:
         span, half_life = self._standing.span, self._led.half_life
         return tally(self.spark, paths, flows, span, half_life, flow=self.flow)
 
-    def _write(self, standing: Standing, delta: PlanDelta, rejected: pa.Table) -> float:
+    def _write(self, standing: FollowState, delta: PlanDelta, rejected: pa.Table) -> float:
         """Write how things stand, in one step, and return what the plan costs."""
         cost = self.model.score(standing.interest, standing.plan).total
         standing.write(

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import FORMATS
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.sources.columns import column_type, schema_of
 from narrowcast.spark.sources.formats import CSV, LINE, load_records
 from narrowcast.spark.sources.tables import checked_type, ingest
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, listed, place_of
-from narrowcast.spark.streaming.record import holds_more
+from narrowcast.spark.streaming.stream_record import holds_more
 from narrowcast.tables.attributes import attributes_of
 from narrowcast.tables.csv_records import read_records
 from narrowcast.tables.json_lines import read_lines

@@ -10,7 +10,7 @@ from narrowcast.spark.streaming.backlog import Lag
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from narrowcast.spark.streaming.batch import Batch
+    from narrowcast.spark.streaming.micro_batch import MicroBatch
 
 #: What is counted, and what is as it is now.
 _COUNTERS = {
@@ -29,14 +29,14 @@ _GAUGES = {
 }
 
 
-class Metrics:
+class StreamMetrics:
     """What went through a stream so far.
 
     Examples
     --------
-    >>> from narrowcast.spark.streaming.batch import Batch
-    >>> metrics = Metrics()
-    >>> metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5))
+    >>> from narrowcast.spark.streaming.micro_batch import MicroBatch
+    >>> metrics = StreamMetrics()
+    >>> metrics.add(MicroBatch(0, 1000, 1, 400, 2500, 3, None, 0.5))
     >>> metrics.line()
     'batch 0: 1,000 events in 0.50 s, 2,000 a second, 2.5 matches each, snapshot 3, 1 rejected so far'
     >>> metrics.facts()["rate"]
@@ -46,7 +46,7 @@ class Metrics:
     def __init__(self) -> None:
         self.batches, self.seconds = 0, 0.0
         self.sums = dict.fromkeys(_COUNTERS, 0)
-        self.last: Batch | None = None
+        self.last: MicroBatch | None = None
         self.lag = Lag()
         self._served: dict[str, Any] = {}
         self._server: Any = None
@@ -91,7 +91,7 @@ class Metrics:
             self._server.shutdown()
             self._server.server_close()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: MicroBatch) -> None:
         """Count a micro-batch."""
         self.batches, self.seconds = self.batches + 1, self.seconds + batch.seconds
         self.last = batch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Rejects:
+class RejectTables:
     """The events and subscriptions that were set aside; each table is there once, whatever comes again.
 
     Parameters

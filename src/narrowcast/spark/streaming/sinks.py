@@ -98,7 +98,7 @@ def sink_of(given: str | Sink | Callable[[DataFrame, int], None]) -> Sink:
     """Return the sink that was named, or given."""
     if isinstance(given, str):
         if given.startswith(("nats://", "tls://")):
-            from narrowcast.spark.streaming.messages import MessageSink
+            from narrowcast.spark.streaming.message_sink import MessageSink
 
             return MessageSink.at(given)
         return TableSink(given)

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import NarrowcastError, ParameterError
 from narrowcast.model.plan_store import PlanStore
-from narrowcast.routing.routes import Flows, read_routes
-from narrowcast.spark.problems import plainly
+from narrowcast.routing.plan_routes import FlowAssignment, read_routes
 from narrowcast.spark.session import use
 from narrowcast.spark.sources.rows import JSON
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, place_of
 from narrowcast.spark.streaming.backlog import Backlog
-from narrowcast.spark.streaming.batch import Batch
-from narrowcast.spark.streaming.deliver import Delivery
+from narrowcast.spark.streaming.delivery_worker import DeliveryWorker
 from narrowcast.spark.streaming.incoming import BODY, REASON, ROW, open_source
-from narrowcast.spark.streaming.record import Record, named
-from narrowcast.spark.streaming.rejects import Rejects
+from narrowcast.spark.streaming.interest_state import InterestState
+from narrowcast.spark.streaming.micro_batch import MicroBatch
+from narrowcast.spark.streaming.rejects import RejectTables
 from narrowcast.spark.streaming.sinks import PAYLOAD, TableSink, sink_of
-from narrowcast.spark.streaming.snapshots import Snapshots
-from narrowcast.spark.streaming.state import State
+from narrowcast.spark.streaming.stream_record import StreamRecord, named
+from narrowcast.spark.streaming.subscription_snapshots import SubscriptionSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from narrowcast.model.schema import Schema
-    from narrowcast.routing.routes import Routes
+    from narrowcast.routing.plan_routes import PlanRoutes
     from narrowcast.spark.streaming.backlog import Lag
-    from narrowcast.spark.streaming.counts import Counter
+    from narrowcast.spark.streaming.partition_counter import PartitionCounter
     from narrowcast.spark.streaming.sinks import Sink
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Stream:
     plan
         A plan artefact; another one in its place is taken up as the stream goes.
     changes
-        A folder that changes of subscriptions are added to: see `Snapshots`.
+        A folder that changes of subscriptions are added to: see `SubscriptionSnapshots`.
     flow
         The attribute that names an event's flow, for plans of topics and for `state`.
     schema
@@ -81,7 +81,7 @@ class Stream:
         Where events go that cannot be used; by default beside the sink or the checkpoint.
     state, half_life
         Where rates and interests are kept while the stream goes, and the seconds after which an event counts
-        half: see `State`.
+        half: see `InterestState`.
     limit
         How much a micro-batch takes at most.
     kind
@@ -104,28 +104,28 @@ class Stream:
     half_life: float = 3600.0
     limit: int | None = None
     kind: str | None = None
-    heard: Callable[[Batch], None] | None = None
+    heard: Callable[[MicroBatch], None] | None = None
     _incoming: Any = field(init=False, repr=False)
     _sink: Sink = field(init=False, repr=False)
-    _rejects: Rejects = field(init=False, repr=False)
-    _record: Record = field(init=False, repr=False)
-    _snapshots: Snapshots = field(init=False, repr=False)
+    _rejects: RejectTables = field(init=False, repr=False)
+    _record: StreamRecord = field(init=False, repr=False)
+    _snapshots: SubscriptionSnapshots = field(init=False, repr=False)
     _rows: DataFrame = field(init=False, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
-    _counter: Counter = field(init=False, repr=False)
+    _counter: PartitionCounter = field(init=False, repr=False)
     _parts: int = field(default=1, init=False, repr=False)
     _shapes: dict[str, StructType] = field(default_factory=dict, init=False, repr=False)
-    _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
+    _routes: Broadcast[PlanRoutes] | None = field(default=None, init=False, repr=False)
     _odd_plan: str | None = field(default=None, init=False, repr=False)
-    _state: State | None = field(default=None, init=False, repr=False)
-    _flows: Flows | None = field(default=None, init=False, repr=False)
+    _state: InterestState | None = field(default=None, init=False, repr=False)
+    _flows: FlowAssignment | None = field(default=None, init=False, repr=False)
     _beside: ThreadPoolExecutor = field(init=False, repr=False)
     _query: StreamingQuery | None = field(default=None, init=False, repr=False)
     _stopping: Event = field(default_factory=Event, init=False, repr=False)
     _busy: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        from narrowcast.spark.streaming.counts import Counter
+        from narrowcast.spark.streaming.partition_counter import PartitionCounter
 
         use(self.spark)
         self._beside = ThreadPoolExecutor(1, "narrowcast-state")
@@ -145,7 +145,7 @@ class Stream:
             "sink": named(self.sink) if isinstance(self.sink, str) else "a function or sink given",
             "changes": None if self.changes is None else named(self.changes),
         }
-        self._record = Record.open(self.spark, folder, said)
+        self._record = StreamRecord.open(self.spark, folder, said)
         self._incoming = open_source(
             self.spark,
             self.source,
@@ -160,9 +160,9 @@ class Stream:
         if self.changes is not None and not exists(self.spark, self.changes):
             raise ParameterError(f"--changes is {self.changes!r}, which is not there; make the folder first")
         self._rows, self._names = self._numbered()
-        self._rejects = Rejects(self.spark, self.rejected or f"{beside}-rejected", self._names)
-        self._counter = Counter(self.spark.sparkContext)
-        self._snapshots = Snapshots(
+        self._rejects = RejectTables(self.spark, self.rejected or f"{beside}-rejected", self._names)
+        self._counter = PartitionCounter(self.spark.sparkContext)
+        self._snapshots = SubscriptionSnapshots(
             self.spark, self.subscriptions, schema, changes=self.changes, number_of=self._record.number_of
         )
         if self.state is not None:  # last of all: what fails before leaves none behind
@@ -273,7 +273,7 @@ class Stream:
             passed = [(PAYLOAD, "string")] * self._sink.payload
             if self._state is not None and "time" in self._names:
                 passed.append(("time", "timestamp"))
-            work = Delivery(
+            work = DeliveryWorker(
                 self._incoming.schema,
                 snapshot,
                 self._names,
@@ -296,7 +296,7 @@ class Stream:
             self._rejects.events(frame, number)
         if self.heard is not None:
             name = None if routes is None else routes.value.name
-            self.heard(Batch(number, *counts, snapshot.number, name, time.perf_counter() - start))
+            self.heard(MicroBatch(number, *counts, snapshot.number, name, time.perf_counter() - start))
 
     def _shape(self, columns: str) -> StructType:
         """Return columns as Spark has them; asking it each time would cost each batch some time."""
@@ -321,16 +321,16 @@ class Stream:
         finally:
             kept.unpersist()
 
-    def _open_state(self, routes: Broadcast[Routes] | None) -> tuple[State, Flows]:
+    def _open_state(self, routes: Broadcast[PlanRoutes] | None) -> tuple[InterestState, FlowAssignment]:
         """Return the state, and the flows that it counts: those of the plan, or those of an attribute."""
         flows = None if routes is None else routes.value.flows
         if flows is None:
             if self.flow is None:
                 raise ParameterError("flows are to be counted; name the attribute that has them with --flow")
-            flows = Flows(column=self.flow)
+            flows = FlowAssignment(column=self.flow)
             flows.check(self._incoming.schema)
         assert self.state is not None
-        found = State(
+        found = InterestState(
             self.spark,
             self.state,
             space="topics" if flows.grid is None else "cells",
@@ -342,7 +342,7 @@ class Stream:
         )
         return found, flows
 
-    def _take_plan(self) -> Broadcast[Routes] | None:
+    def _take_plan(self) -> Broadcast[PlanRoutes] | None:
         """Return the plan as it is now."""
         if self.plan is None:
             return None
@@ -357,7 +357,7 @@ class Stream:
                 self._odd_plan = name
         return self._routes
 
-    def _broadcast_plan(self) -> Broadcast[Routes]:
+    def _broadcast_plan(self) -> Broadcast[PlanRoutes]:
         assert self.plan is not None
         found = read_routes(self.plan, self._incoming.schema, self.flow)
         return self.spark.sparkContext.broadcast(found)

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.streaming.entries import Shape, last_of, opened, read_entries, to_come
-from narrowcast.spark.streaming.update import REJECTED
+from narrowcast.spark.streaming.subscription_update import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from support.command import document
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from narrowcast.lab.papers import Row
+    from narrowcast.lab.papers import ResultRow
 
 SMALL = {
     "subscriptions": "400",
@@ -31,7 +31,7 @@ SMALL = {
 EXPERIMENT = PAPERS["riabov2003"]["drift"]
 
 
-def by_place(rows: list[Row]) -> dict[tuple[str, str, float | None], float]:
+def by_place(rows: list[ResultRow]) -> dict[tuple[str, str, float | None], float]:
     return {(row.series, row.metric, row.x): row.measured for row in rows}
 
 

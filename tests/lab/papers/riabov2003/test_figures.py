@@ -9,7 +9,7 @@ import pytest
 
 from narrowcast.cli.options import show
 from narrowcast.errors import ParameterError
-from narrowcast.lab.papers import PAPERS, Outcome, Row, Study
+from narrowcast.lab.papers import PAPERS, Outcome, ResultRow, Study
 from narrowcast.lab.papers.base import Experiment, check_seeds
 from narrowcast.lab.papers.riabov2003.figure_6 import THRESHOLDS, _claims
 from narrowcast.lab.study import tables_of
@@ -57,7 +57,7 @@ def test_tables_and_sentences_at_80_columns(
     """Names of series break between words, and what the numbers say is no table."""
     monkeypatch.setenv("COLUMNS", "80")
     places = (0.0, 0.1, 0.2, 0.3, 0.4)
-    rows = [Row.of("macqueen/9/61/break-even", x, "improvement_pct", [55.5, 66.6]) for x in places]
+    rows = [ResultRow.of("macqueen/9/61/break-even", x, "improvement_pct", [55.5, 66.6]) for x in places]
     told = tables_of("figure-6", Outcome(rows, notes=["The first. " * 9, "The second."]))
     show({}, told, as_json=False)
     shown = capsys.readouterr().out
@@ -75,9 +75,11 @@ def test_every_curve_counts_for_the_claim_on_15_per_cent() -> None:
         for modes in (1, 9):
             peak = 0.1 if (method, modes) == ("mst", 1) else 0.15
             points = {t: 60.0 - 100 * abs(t - peak) for t in THRESHOLDS}
-            rows += [Row.of(f"{method}/{modes}/11", t, "improvement_pct", [y]) for t, y in points.items()]
-            rows.append(Row.of(f"{method}/{modes}/11/break-even", None, "improvement_pct", [60.0]))
-    rows += [Row.of(f"partial/{modes}/11", None, "improvement_pct", [70.0]) for modes in (1, 9)]
+            rows += [
+                ResultRow.of(f"{method}/{modes}/11", t, "improvement_pct", [y]) for t, y in points.items()
+            ]
+            rows.append(ResultRow.of(f"{method}/{modes}/11/break-even", None, "improvement_pct", [60.0]))
+    rows += [ResultRow.of(f"partial/{modes}/11", None, "improvement_pct", [70.0]) for modes in (1, 9)]
     first, *_ = _claims(rows, {"modes": [1, 9], "groups": [11]})
     assert first == (
         "The paper: a threshold of 15 % is best: within half a point of the best in 7 of 8 curves here, "
@@ -145,7 +147,7 @@ def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
 
 
 def test_rows_and_settings() -> None:
-    row = Row.of("a", None, "m", [1.0, 3.0], paper=2.5)
+    row = ResultRow.of("a", None, "m", [1.0, 3.0], paper=2.5)
     assert (row.measured, row.spread, row.paper) == (2.0, 1.0, 2.5)
     experiment = Experiment("", lambda _: Outcome([]), {"n": 5, "k": [1, 2]}, {"n": 2})
     assert experiment.settings("small", {"k": "7,8", "other": "x"}) == {"n": 2, "k": [7, 8]}

@@ -10,7 +10,7 @@ import pytest
 from narrowcast.errors import ParameterError
 from narrowcast.lab.papers import Study
 from narrowcast.lab.papers.tariq2012.embedding import CLUSTERINGS, FIGURE_3, WAYS, _embed, settings
-from narrowcast.lab.papers.tariq2012.histories import FALSE, PAPER, SPECTRAL, Histories, space_of
+from narrowcast.lab.papers.tariq2012.histories import FALSE, PAPER, SPECTRAL, SeedHistories, space_of
 from narrowcast.lab.spectral.fidelity import apart, neighbourhood
 from narrowcast.lab.spectral.similarity import similarity
 
@@ -69,7 +69,9 @@ def test_every_way_along_every_axis(outcome: Any) -> None:
 
 def test_coordinates_are_measured_against_similarities() -> None:
     given: Any = {"seed": 3, "history": 20, "dimensions": 4, "kappa": 9}
-    histories = Histories.make(workload="m1", **(PAPER | {"subscriptions": 80, "learn": 300} | {"seed": 3}))
+    histories = SeedHistories.make(
+        workload="m1", **(PAPER | {"subscriptions": 80, "learn": 300} | {"seed": 3})
+    )
     found = _embed(histories, method="ncut", way="faithful", groups=[], landmarks=[], levels=[1], **given)
     rows = histories.rows(20)
     frame = space_of("ncut/plain", 4).frame(rows)
@@ -119,7 +121,7 @@ def test_bad_settings(given: dict[str, str], message: str) -> None:
 def test_neighbours_are_kept(workload: str, method: str, least: float, least_table: float) -> None:
     score: dict[str, list[float]] = {way: [] for way in WAYS}
     for seed in (221, 222, 223, 224, 225):
-        histories = Histories.make(seed=seed, workload=workload, **PAPER)
+        histories = SeedHistories.make(seed=seed, workload=workload, **PAPER)
         for way, values in score.items():
             row: Any = _embed(
                 histories, method=method, way=way, seed=seed, history=20, dimensions=20, kappa=50, groups=[8],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.clusters import VARIANTS, Traffic
+from narrowcast.lab.clusters import VARIANTS, ClusterTraffic
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.tariq2012 import load
 from narrowcast.lab.papers.tariq2012.load import CHURNED, MOVED
@@ -138,7 +138,7 @@ def test_windows_of_a_run() -> None:
     stream = stream_of(seed=1, **params)
     found = led(stream, seed=1, method="direct", policy="followed", **params)
     assert [window.stop for window in found] == list(range(200, 751, 50))
-    assert sum((window.traffic for window in found), Traffic()).events == 600
+    assert sum((window.traffic for window in found), ClusterTraffic()).events == 600
 
 
 @pytest.mark.parametrize(

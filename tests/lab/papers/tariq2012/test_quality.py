@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from narrowcast.lab.papers.tariq2012.histories import FALSE, METHODS, PAPER, SPECTRAL, Histories, fewer
-from narrowcast.lab.papers.tariq2012.histories import Found as Numbers
+from narrowcast.lab.papers.tariq2012.histories import FALSE, METHODS, PAPER, SPECTRAL, SeedHistories, fewer
+from narrowcast.lab.papers.tariq2012.histories import FoundClusters as Numbers
 from narrowcast.lab.papers.tariq2012.quality import Judged, _improvements, got
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import document, refusal
@@ -27,13 +27,13 @@ ONE = ["reproduce", "tariq2012", "--experiment", "figure-1", "--scale", "small",
 
 
 @pytest.fixture(scope="module")
-def histories() -> Histories:
-    return Histories.make(
+def histories() -> SeedHistories:
+    return SeedHistories.make(
         seed=5, workload="zipf", **(PAPER | {"subscriptions": 60, "learn": 90, "events": 40})
     )
 
 
-def inside(histories: Histories, values: Any) -> Any:
+def inside(histories: SeedHistories, values: Any) -> Any:
     lo, hi = histories.boxes
     return ((values[:, None] > lo) & (values[:, None] <= hi)).all(axis=2)
 
@@ -76,7 +76,7 @@ def test_numbers_of_the_paper_stand_beside_its_workload_only() -> None:
     assert all(row.paper is None for row in _improvements(found, params | {"zipf": 3.0}))
 
 
-def test_events_match_boxes(histories: Histories) -> None:
+def test_events_match_boxes(histories: SeedHistories) -> None:
     drawn = Hotspots(n_subscriptions=60, n_events=130, boxes="uniform", points="hotspots", seed=5)
     wanted = inside(histories, drawn.values())
     assert np.array_equal(histories.seen.wants.toarray(), wanted[:90].T)
@@ -91,7 +91,7 @@ def test_events_match_boxes(histories: Histories) -> None:
 
 
 @pytest.mark.parametrize("per_peer", [1, 3])
-def test_false_positives_one_by_one(histories: Histories, per_peer: int) -> None:
+def test_false_positives_one_by_one(histories: SeedHistories, per_peer: int) -> None:
     label = np.random.default_rng(0).integers(0, 6, 60)
     owner = np.arange(60) // per_peer
     count = 0
@@ -148,7 +148,7 @@ SEEDS = (211, 212, 213, 214, 215)
 def test_fewer_false_positives_than_ck(workload: str, spectral: float | None, own: float) -> None:
     mean: dict[str, float] = {}
     for seed in SEEDS:
-        histories = Histories.make(seed=seed, workload=workload, **PAPER)
+        histories = SeedHistories.make(seed=seed, workload=workload, **PAPER)
         for method in ("rassoc/row", "ncut/row", "direct", "centroid"):
             row: Any = got(histories, method=method, clusters=50, seed=seed, history=20, per_peer=2)
             mean[method] = mean.get(method, 0) + row[FALSE]

@@ -20,8 +20,8 @@ from narrowcast.lab.papers.tariq2012.scaling import (
     _printed,
     branch_seconds,
 )
-from narrowcast.lab.spectral.traffic import Report, Step
-from narrowcast.lab.spectral.tree import Tree
+from narrowcast.lab.spectral.traffic import HierarchyReport, WorkStep
+from narrowcast.lab.spectral.tree import GroupTree
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation
 from narrowcast.planning import PLANNERS
@@ -88,13 +88,13 @@ def test_numbers_of_the_paper_stand_beside_its_own_setting() -> None:
 
 
 def test_the_slowest_branch_one_by_one() -> None:
-    tree = Tree.of(relation(np.ones((120, 3))), levels=3, groups=8, landmarks=0.4, seed=2)
+    tree = GroupTree.of(relation(np.ones((120, 3))), levels=3, groups=8, landmarks=0.4, seed=2)
     rng = np.random.default_rng(1)
-    report = Report()
+    report = HierarchyReport()
     for level in tree.levels:
         for group in level:
-            report.add(Step(group.level, group.number, "local", seconds=float(rng.random())))
-            report.add(Step(group.level, group.number, "projection", seconds=float(rng.random())))
+            report.add(WorkStep(group.level, group.number, "local", seconds=float(rng.random())))
+            report.add(WorkStep(group.level, group.number, "projection", seconds=float(rng.random())))
 
     def seconds(what: str, level: int, number: int) -> float:
         return sum(s.seconds for s in report.steps if (s.level, s.group, s.what) == (level, number, what))

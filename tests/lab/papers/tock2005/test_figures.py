@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from narrowcast.costs.filtering import Filtering
-from narrowcast.costs.multicast import AGGREGATION
+from narrowcast.costs.multicast_loopback import AGGREGATION
 from narrowcast.errors import ParameterError
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.tock2005.baselines import hybrid_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.lab.hubs import traffic_of
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     BESIDE,
     GB,
@@ -66,9 +66,9 @@ def _figure_5(study: Study) -> Outcome:
         said = PRINTED.get((occurrence, density, popularity)) if printed else None
         for metric in (*MAIN, *BESIDE):
             values = [record[metric] for record in records]
-            rows.append(Row.of(series, density, metric, values, paper=said if metric == GB else None))
+            rows.append(ResultRow.of(series, density, metric, values, paper=said if metric == GB else None))
         bare = [record["undivided"] for record in records]
-        rows.append(Row.of(f"undivided/{occurrence}/{order}/{popularity:g}", density, GB, bare))
+        rows.append(ResultRow.of(f"undivided/{occurrence}/{order}/{popularity:g}", density, GB, bare))
         value = sum(record[GB] for record in records) / len(records)
         mean.setdefault((occurrence, order), {})[density, popularity] = value
         panel = f"{'together' if occurrence == 'co' else 'apart'}, {order}"

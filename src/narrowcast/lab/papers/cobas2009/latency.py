@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.lab.hubs import DRTree, Links, Trips, lines_of, traffic_of, tree_traffic
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     COPIES,
     MAIN,
@@ -28,7 +28,7 @@ from narrowcast.planning.ranges.merging import Merging
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narrowcast.lab.hubs import Overlay
+    from narrowcast.lab.hubs import MachineRings
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
@@ -47,7 +47,9 @@ PANELS = {
 }
 
 
-def _made(*, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any) -> Overlay:
+def _made(
+    *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
+) -> MachineRings:
     """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
@@ -55,7 +57,7 @@ def _made(*, seed: int, nodes: int, filters: int, attributes: int, subscriptions
 
 
 def _trial(
-    overlay: Overlay, *, system: str, seed: int, kappa: float, recalled: int, **params: Any
+    overlay: MachineRings, *, system: str, seed: int, kappa: float, recalled: int, **params: Any
 ) -> list[Record]:
     """Return how long events take in a system, without caching and with."""
     charges, links = overlay.charges(kappa=kappa), Links(overlay.n_nodes, seed=seed)
@@ -101,7 +103,7 @@ def _figure_6d(study: Study) -> Outcome:
             if metric in values:
                 key = values["series"], values["nodes"], metric
                 found.setdefault(key, []).append(values[metric])
-    rows = [Row.of(series, x, metric, values) for (series, x, metric), values in found.items()]
+    rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
     rows.sort(key=lambda row: [*TOLD, *MAIN].index(row.metric))
     marks = [
         {"panel": PANELS[row.metric], "place": list(PANELS).index(row.metric), "x": row.x,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.costs.positions import shares_of
+from narrowcast.costs.line_positions import shares_of
 from narrowcast.lab.hubs import (
     Stretches,
     balance,
@@ -16,7 +16,7 @@ from narrowcast.lab.hubs import (
     replicate,
     top,
 )
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     MACHINES,
     PAPER,
@@ -158,7 +158,7 @@ def _figure_7a(study: Study) -> Outcome:
                 found.setdefault((state, metric), []).append(value)
     notes = size_note(params, ("nodes", "filters", "attributes"))
     rows = [
-        Row.of(state, None, metric, values, paper=None if notes else PRINTED.get((state, metric)))
+        ResultRow.of(state, None, metric, values, paper=None if notes else PRINTED.get((state, metric)))
         for (state, metric), values in found.items()
     ]
     marks = [

@@ -14,7 +14,7 @@ from narrowcast.lab.hubs import (
     loads_of,
     register,
 )
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     MACHINES,
     PAPER,
@@ -141,7 +141,7 @@ def _figure_7b(study: Study) -> Outcome:
         for metric, value in values.items():
             if metric not in ("series", "share", "seed") and value is not None:
                 found.setdefault((values["series"], values["share"], metric), []).append(value)
-    rows = [Row.of(series, x, metric, values) for (series, x, metric), values in found.items()]
+    rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
     marks = [
         {"series": SERIES[row.series], "order": list(SERIES).index(row.series), "share": row.x,
          "value": row.measured, "kind": row.series.partition("/")[0]}

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels.treebuild import hilbert_keys
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import COPIES, REPLICATION, WORK
 from narrowcast.lab.sweep import Sweep
-from narrowcast.matching import Auto
-from narrowcast.matching.partition import Measured
+from narrowcast.matching import AutoMatcher
+from narrowcast.matching.partition import PartitionCost
 from narrowcast.model.events import EventBatch
 from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.planning.ranges.partitioning import scheme as scheme_of
@@ -83,7 +83,7 @@ def _made(*, seed: int, subscriptions: int, events: int, attributes: int, **_: A
     columns = {name: values[:, i] for i, name in enumerate(schema.names)}
     batch = EventBatch.from_arrow(pa.table(columns), schema)
     known, unseen = batch.slice(0, events), batch.slice(events, 2 * events)
-    matches = Auto().fit(filters).match(unseen.slice(0, TRIED))
+    matches = AutoMatcher().fit(filters).match(unseen.slice(0, TRIED))
     return _Load(filters, ends, known, unseen, values[events:], matches)
 
 
@@ -91,7 +91,7 @@ def _trial(load: _Load, *, series: str, parts: int, seed: int, **_: Any) -> Reco
     """Return what a scheme comes to on events that it has not seen."""
     lost: dict[str, Any] = {}
     if series == "broadcast":
-        found = Measured(1.0, float(parts), 1.0, 1.0)
+        found = PartitionCost(1.0, float(parts), 1.0, 1.0)
     elif series == "hilbert":
         found = _packed(load, parts)
     else:
@@ -104,7 +104,7 @@ def _trial(load: _Load, *, series: str, parts: int, seed: int, **_: Any) -> Reco
     return dict(zip(PANELS, values, strict=True)) | lost
 
 
-def _measured(made: Parts, part: NDArray[np.int32], load: _Load) -> Measured:
+def _measured(made: Parts, part: NDArray[np.int32], load: _Load) -> PartitionCost:
     """Return what parts cost, where it is known what holds each filter."""
     position, seen = made.parts_of_events(load.unseen)
     return _counted(
@@ -112,11 +112,11 @@ def _measured(made: Parts, part: NDArray[np.int32], load: _Load) -> Measured:
     )
 
 
-def _counted(held: NDArray[np.int64], seen: NDArray[np.int64], load: _Load, visits: int) -> Measured:
+def _counted(held: NDArray[np.int64], seen: NDArray[np.int64], load: _Load, visits: int) -> PartitionCost:
     """Return what parts cost that hold so many filters and see so many events."""
     work, n, m = held * seen, len(load.filters), len(load.unseen)
     imbalance = float(work.max() * len(work) / work.sum()) if work.any() else 1.0
-    return Measured(visits / max(1, m), held.sum() / max(1, n), imbalance, work.sum() / max(1, n * m))
+    return PartitionCost(visits / max(1, m), held.sum() / max(1, n), imbalance, work.sum() / max(1, n * m))
 
 
 def lost_matches(made: Parts, load: _Load, position: NDArray[np.int64], part: NDArray[np.int32]) -> int:
@@ -134,7 +134,7 @@ def lost_matches(made: Parts, load: _Load, position: NDArray[np.int64], part: ND
     return wrong
 
 
-def _packed(load: _Load, parts: int) -> Measured:
+def _packed(load: _Load, parts: int) -> PartitionCost:
     """Return what it comes to when filters that follow each other on a Hilbert curve share a part."""
     lo, hi = (np.nan_to_num(ends, neginf=0.0, posinf=1.0) for ends in load.ends)
     bits = max(1, 63 // lo.shape[1])
@@ -165,7 +165,7 @@ def _partitioning(study: Study) -> Outcome:
         for metric in FOUND if LOST in values else PANELS:
             found.setdefault((str(row["series"]), metric), []).append(values[metric])
     rows = [
-        Row.of(series, None, metric, found[series, metric])
+        ResultRow.of(series, None, metric, found[series, metric])
         for metric in FOUND
         for series in names
         if (series, metric) in found

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.costs.positions import MESSAGE, UPKEEP
+from narrowcast.costs.line_positions import MESSAGE, UPKEEP
 from narrowcast.lab.hubs import DRTree, Links, Trips, drawn, evolve, traffic_of
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     COPIES,
     NAMES,
@@ -25,7 +25,7 @@ from narrowcast.validation import check_number, check_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from narrowcast.lab.hubs import Overlay, Trip
+    from narrowcast.lab.hubs import MachineRings, Trip
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
@@ -121,7 +121,7 @@ def _trial(
     return rows
 
 
-def _hops(overlay: Overlay, links: Links, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _hops(overlay: MachineRings, links: Links, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return how many hops a lookup takes in each attribute, counted for events by their law."""
     rng = np.random.default_rng([seed, 6])
     found = []
@@ -157,7 +157,7 @@ def _planetlab(study: Study) -> Outcome:
     rows = []
     for (series, hour, metric), numbers in found.items():
         said = PRINTED.get((series, hour, metric), LATENCIES.get((series, metric)))
-        rows.append(Row.of(series, hour, metric, numbers, paper=None if other else said))
+        rows.append(ResultRow.of(series, hour, metric, numbers, paper=None if other else said))
     value = {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}
     marks = _marks(rows, value, printed=not other)
     notes = _claims(value, float(params["hours"]), params["round_min"])
@@ -175,7 +175,7 @@ def _planetlab(study: Study) -> Outcome:
 
 
 def _marks(
-    rows: list[Row], value: Mapping[tuple[str, float, str], float], *, printed: bool
+    rows: list[ResultRow], value: Mapping[tuple[str, float, str], float], *, printed: bool
 ) -> list[dict[str, Any]]:
     """Return the lines of the picture, and what the paper prints as points."""
     marks: list[dict[str, Any]] = []

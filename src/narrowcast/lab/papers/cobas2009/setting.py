@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.costs.positions import shares_of
-from narrowcast.lab.hubs import Delays, Overlay, Traffic
+from narrowcast.costs.line_positions import shares_of
+from narrowcast.lab.hubs import Delays, HubTraffic, MachineRings
 from narrowcast.workloads.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def overlay_of(
     subscriptions: int,
     tried: int = 200,
     **given: Any,
-) -> Overlay:
+) -> MachineRings:
     """Return machines and filters of a seed; `density`, `popularity` and the like are the workload's."""
     workload = Intervals(
         n_subscriptions=subscriptions, attributes=attributes, represents=filters, seed=seed, **given
     )
-    return Overlay.of(workload, nodes=nodes, tried=tried)
+    return MachineRings.of(workload, nodes=nodes, tried=tried)
 
 
 def delays_of(params: Mapping[str, Any]) -> Delays:
@@ -65,7 +65,7 @@ def delays_of(params: Mapping[str, Any]) -> Delays:
     return Delays(median_ms=params["median_ms"], spread=params["spread"], mbit=params["mbit"])
 
 
-def told(traffic: Traffic, message: float) -> Record:
+def told(traffic: HubTraffic, message: float) -> Record:
     """Return what is told of a system, where an event a minute, sent once, takes so many bytes a minute."""
     return {
         GB: traffic.total / 1e9,

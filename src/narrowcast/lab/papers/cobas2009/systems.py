@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.lab.hubs import traffic_of
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.cobas2009.setting import (
     BESIDE,
     COPIES,
@@ -30,7 +30,7 @@ from narrowcast.lab.sweep import Sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from narrowcast.lab.hubs import Overlay
+    from narrowcast.lab.hubs import MachineRings
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
@@ -51,7 +51,9 @@ PANELS = {
 }
 
 
-def _made(*, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any) -> Overlay:
+def _made(
+    *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
+) -> MachineRings:
     """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
@@ -59,7 +61,7 @@ def _made(*, seed: int, nodes: int, filters: int, attributes: int, subscriptions
 
 
 def _trial(
-    overlay: Overlay, *, system: str, seed: int, kappa: float, cached: float = 0.0, **_: Any
+    overlay: MachineRings, *, system: str, seed: int, kappa: float, cached: float = 0.0, **_: Any
 ) -> Record:
     """Return what a system takes."""
     charges = overlay.charges(kappa=kappa)
@@ -89,7 +91,7 @@ def _swept(
             found.setdefault((str(row["system"]), values[axis], metric), []).append(values[metric])
         if CACHED in values:
             found.setdefault((f"{row['system']}/{CACHED}", values[axis], GB), []).append(values[CACHED])
-    rows = [Row.of(system, x, metric, values) for (system, x, metric), values in found.items()]
+    rows = [ResultRow.of(system, x, metric, values) for (system, x, metric), values in found.items()]
     rows.sort(key=lambda row: [*MAIN, *BESIDE].index(row.metric))
     marks = [
         {"panel": PANELS[row.metric], "place": list(PANELS).index(row.metric), "x": row.x,

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from narrowcast.errors import TableError
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.riabov2003.laws import distance, fit_normal, fit_pareto, fit_zipf
 from narrowcast.workloads.quotes import read_quotes
 from narrowcast.workloads.stocks import Stocks
@@ -137,7 +137,7 @@ def _data(study: Study) -> Outcome:
         )
     fits = [_fits(trades) for trades in every]
     rows = [
-        Row.of(series, None, metric, [fit[series, metric] for fit in fits],
+        ResultRow.of(series, None, metric, [fit[series, metric] for fit in fits],
                paper=None if path else _printed(series, metric))
         for series, metric in fits[0]
     ]  # fmt: skip
@@ -238,7 +238,7 @@ def _tail(stock: str, amount: Doubles) -> list[dict[str, Any]]:
     ]
 
 
-def _claims(rows: list[Row], *, real: bool) -> list[str]:
+def _claims(rows: list[ResultRow], *, real: bool) -> list[str]:
     """Hold what the paper says against what came out."""
     value = {(row.series, row.metric): row.measured for row in rows}
     names = [row.series.partition("/")[2] for row in rows if row.metric == "mean_pct"][1:]

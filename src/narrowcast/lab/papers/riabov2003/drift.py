@@ -13,9 +13,9 @@ import pyarrow as pa
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.lab.cells import cell_interest
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.sweep import Sweep
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
@@ -25,7 +25,7 @@ from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.planning.cells.clusterings import Pairwise
 from narrowcast.planning.cells.partial import Partial
 from narrowcast.routing import PartialRouter, ThresholdRouter
-from narrowcast.routing.replay import Replay
+from narrowcast.routing.replay import EventReplay
 from narrowcast.validation import check_whole
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 
@@ -71,13 +71,13 @@ class _Setting:
         )
         lo, hi = self.stocks.boxes()
         self.subscriptions = SubscriptionSet.from_boxes(SCHEMA, self.stocks.subscribers(), lo, hi)
-        self.matcher = Auto().fit(self.subscriptions)
+        self.matcher = AutoMatcher().fit(self.subscriptions)
         side = (0, 20, params["cells"])
         sides = {"bst": (-1, 4, 5), "name": side, "quote": side, "volume": side}
         self.grid = CellGrid.equal(SCHEMA, sides)
         self.network = Network(self.stocks.network().topology)
         self._seen: dict[int, tuple[Ints, Matches]] = {}
-        self._replays: dict[int, tuple[Ints, Replay]] = {}
+        self._replays: dict[int, tuple[Ints, EventReplay]] = {}
         self._first: dict[tuple[str, int], ChannelPlan] = {}
 
     @cached_property
@@ -108,13 +108,16 @@ class _Setting:
             self._seen[step] = self.drawn(step, step * n, n)
         return self._seen[step]
 
-    def replay(self, step: int) -> tuple[Ints, Replay]:
+    def replay(self, step: int) -> tuple[Ints, EventReplay]:
         """Return the events that plans of a step are measured on, and their cells."""
         if step not in self._replays:
             n = self.params["events"]
             cell, who = self.drawn(step, self.stocks.n_events - n, n)
             publisher = np.random.default_rng([self.seed, 2003]).integers(0, self.network.topology.n_nodes, n)
-            self._replays[step] = cell, Replay(self.network, publisher, who, self.subscriptions.subscribers)
+            self._replays[step] = (
+                cell,
+                EventReplay(self.network, publisher, who, self.subscriptions.subscribers),
+            )
         return self._replays[step]
 
     def scratch(self, method: str, groups: int, step: int) -> ChannelPlan:
@@ -227,19 +230,19 @@ def _drift(study: Study) -> Outcome:
     return Outcome(rows, {"riabov2003-drift": (_curves(rows), said)}, _claims(rows))
 
 
-def _rows(series: str, x: float, some: list[dict[str, Any]]) -> list[Row]:
+def _rows(series: str, x: float, some: list[dict[str, Any]]) -> list[ResultRow]:
     """Return the numbers of a step: what each plan is worth, and which part of the possible is won."""
-    rows = [Row.of(f"{series}/{plan}", x, IMPROVEMENT, [row[plan] for row in some]) for plan in PLANS]
+    rows = [ResultRow.of(f"{series}/{plan}", x, IMPROVEMENT, [row[plan] for row in some]) for plan in PLANS]
     static, replanned, scratch = (np.array([row[plan] for row in some]) for plan in PLANS)
     if scratch.min() > 0:
-        rows.append(Row.of(series, x, OF_SCRATCH, (100 * replanned / scratch).tolist()))
+        rows.append(ResultRow.of(series, x, OF_SCRATCH, (100 * replanned / scratch).tolist()))
     if (scratch - static).min() >= _WORTH:
         won = 100 * (replanned - static) / (scratch - static)
-        rows.append(Row.of(series, x, RECOVERED, won.tolist()))
+        rows.append(ResultRow.of(series, x, RECOVERED, won.tolist()))
     return rows
 
 
-def _curves(rows: list[Row]) -> list[dict[str, Any]]:
+def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the points of the picture."""
     points: list[dict[str, Any]] = []
     for row in rows:
@@ -250,7 +253,7 @@ def _curves(rows: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def _claims(rows: list[Row]) -> list[str]:
+def _claims(rows: list[ResultRow]) -> list[str]:
     """Say how much planning again recovers."""
     notes = []
     for method in METHODS:

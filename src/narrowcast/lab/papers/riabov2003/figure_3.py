@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.workloads.stocks import Stocks
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _figure_3(study: Study) -> Outcome:
         for (x, y), kind, block in zip(place, network.kind.tolist(), network.block.tolist(), strict=True)
     ]
     said = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sizes.items())
-    rows = [Row.of("network", None, name, [count]) for name, count in sizes.items()]
+    rows = [ResultRow.of("network", None, name, [count]) for name, count in sizes.items()]
     note = "The paper's network has about 600 nodes in three blocks; this one is drawn from the first seed."
     return Outcome(rows, {"riabov2003-figure-3": (records, said)}, [note])
 

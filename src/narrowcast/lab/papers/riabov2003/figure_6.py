@@ -10,9 +10,9 @@ import numpy as np
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.lab.cells import cell_interest
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.sweep import Sweep
-from narrowcast.matching import Auto
+from narrowcast.matching import AutoMatcher
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
@@ -21,7 +21,7 @@ from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.planning.base import PLANNERS
 from narrowcast.planning.cells.partial import Partial
 from narrowcast.routing import PartialRouter, ThresholdRouter
-from narrowcast.routing.replay import Replay
+from narrowcast.routing.replay import EventReplay
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class _Setting:
     network: Network
     cells: Interest
     learnt: Interest
-    replay: Replay
+    replay: EventReplay
     cell: NDArray[np.int64]
 
     @classmethod
@@ -64,7 +64,7 @@ class _Setting:
         )
         subscriptions = SubscriptionSet.from_boxes(SCHEMA, stocks.subscribers(), *stocks.boxes())
         events = EventBatch.from_arrow(stocks.tables()["events"], SCHEMA)
-        matches = Auto().fit(subscriptions).match(events)
+        matches = AutoMatcher().fit(subscriptions).match(events)
         side = (0, 20, params["cells"])
         # The three sides, and what lies outside of them, which nobody asks for.
         grid = CellGrid.equal(SCHEMA, {"bst": (-1, 4, 5), "name": side, "quote": side, "volume": side})
@@ -76,7 +76,7 @@ class _Setting:
             network,
             cell_interest(grid, subscriptions, stocks.density(*grid.bounds(np.arange(grid.n_cells)))),
             Interest.of_events(matches.take(np.arange(n)), events.event_id[:n], subscriptions),
-            Replay(network, publisher, who.take(np.arange(n, n + later)), subscriptions.subscribers),
+            EventReplay(network, publisher, who.take(np.arange(n, n + later)), subscriptions.subscribers),
             grid.cell_of(events)[n:],
         )
 
@@ -116,14 +116,14 @@ def _figure_6(study: Study) -> Outcome:
         series, t = f"{row['method']}/{row['modes']}/{row['groups']}", row["threshold"]
         series += f"/{BREAK_EVEN}" if t is None and row["method"] != OWN else ""
         found.setdefault((series, t), []).append(row["improvement"])
-    rows = [Row.of(series, x, "improvement_pct", values) for (series, x), values in found.items()]
+    rows = [ResultRow.of(series, x, "improvement_pct", values) for (series, x), values in found.items()]
     said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
     said += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast; "
     said += "dotted: 15 %, the paper's best; partial has no threshold"
     return Outcome(rows, {"riabov2003-figure-6": (_curves(rows), said)}, _claims(rows, params))
 
 
-def _curves(rows: list[Row]) -> list[dict[str, Any]]:
+def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the points of the figure; what has no threshold is a line across."""
     points: list[dict[str, Any]] = []
     point: dict[str, Any]
@@ -140,7 +140,7 @@ def _curves(rows: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def _claims(rows: list[Row], params: dict[str, Any]) -> list[str]:
+def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
     """Hold what the paper says against what came out."""
     value = {(row.series, row.x): row.measured for row in rows}
     settings = [(modes, groups) for modes in params["modes"] for groups in params["groups"]]

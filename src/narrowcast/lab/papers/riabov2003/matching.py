@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.trees.hilbert import Hilbert
 from narrowcast.lab.trees.stree import STree
-from narrowcast.lab.trees.tree import Shape, TreeIndex, TreeMatcher
-from narrowcast.matching import Auto, Scan
+from narrowcast.lab.trees.tree import TreeIndex, TreeMatcher, TreeShape
+from narrowcast.matching import AutoMatcher, Scan
 from narrowcast.model.events import EventBatch
 from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.workloads.base import check_count
@@ -42,13 +42,13 @@ class _OneLeaf(TreeMatcher):
     def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> TreeIndex:  # noqa: ARG002
         n = len(boxes)
         first, size = np.zeros(1, np.int32), np.full(1, n, np.int32)
-        shape = Shape(first, size, np.array([True]), np.arange(n, dtype=np.int32))
+        shape = TreeShape(first, size, np.array([True]), np.arange(n, dtype=np.int32))
         return TreeIndex.pack(boxes, shape, fanout=max(2, n), sample=sample)
 
 
 #: What is measured, by the name of its series, and what the picture calls it.
 SERIES: dict[str, tuple[Callable[[], Matcher], str]] = {
-    "auto": (Auto, "auto, the default here"),
+    "auto": (AutoMatcher, "auto, the default here"),
     "stree/tuned": (STree, "S-tree, tuned"),
     "hilbert": (Hilbert, "Hilbert"),
     "scan/compiled": (_OneLeaf, "scan, compiled"),
@@ -74,7 +74,7 @@ def _matching(study: Study) -> Outcome:
         study.tell(f"{k:,} subscriptions, seed {seed}", done, len(steps))
         for (series, metric), value in _measure(k, events, seed).items():
             found.setdefault((series, k, metric), []).append(value)
-    rows = [Row.of(series, x, metric, values) for (series, x, metric), values in found.items()]
+    rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
     rows.sort(key=lambda row: (row.metric, list(SERIES).index(row.series) if row.series in SERIES else -1))
     said = f"the paper's stock workload, one mode, {len(study.seeds)} "
     said += f"{'seed' if len(study.seeds) == 1 else 'seeds'}, one thread"
@@ -111,7 +111,7 @@ def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
             found[name, "boxes_tested_pct"] = 100 * float(tested.mean()) / k
         elif name != "auto":
             found[name, "boxes_tested_pct"] = 100.0
-        if isinstance(matcher, Auto):
+        if isinstance(matcher, AutoMatcher):
             found["matched", "boxes_tested_pct"] = 100 * float(matcher.count(counted).mean()) / k
     best = dict.fromkeys(SERIES, np.inf)
     for _ in range(TURNS):  # in turns, so that a disturbance of the machine is nobody's alone
@@ -123,7 +123,7 @@ def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
     return found | {(name, "events_per_second"): 1 / seconds for name, seconds in best.items()}
 
 
-def _points(rows: list[Row]) -> list[dict[str, Any]]:
+def _points(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the points of the figure: visited nodes as a share of all, tested boxes, and speed."""
     value = {(row.series, row.x, row.metric): row.measured for row in rows}
     points: list[dict[str, Any]] = []
@@ -139,7 +139,7 @@ def _points(rows: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def _claims(rows: list[Row]) -> list[str]:
+def _claims(rows: list[ResultRow]) -> list[str]:
     """Hold what the paper says against what came out."""
     value = {(row.series, row.x, row.metric): row.measured for row in rows}
     sizes = sorted({row.x for row in rows if row.x is not None})

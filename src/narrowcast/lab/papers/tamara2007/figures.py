@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tamara2007.setting import (
     METHODS,
     MODELS,
@@ -70,7 +70,7 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         return sorted(curves, key=lambda key: (panels.index(key[1]), order.index(key[0])))
 
     rows = [
-        Row.of(f"{method}/{panel}", at, metric, values)
+        ResultRow.of(f"{method}/{panel}", at, metric, values)
         for metric, curves in found.items()
         for method, panel in keys(curves)
         for at, values in sorted(curves[method, panel].items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tamara2007.setting import (
     COUNTS,
     METHODS,
@@ -86,10 +86,10 @@ def _table(study: Study, name: str) -> Outcome:
         said = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
         for metric in (*CHANGES.values(), *told(records[0])):
             values: list[Any] = [record[metric] for record in records]
-            rows.append(Row.of(f"{method}/{model}", None, metric, values, paper=said.get(metric)))
+            rows.append(ResultRow.of(f"{method}/{model}", None, metric, values, paper=said.get(metric)))
         if PLUS in records[0]:
             plus: list[Any] = [record[PLUS] for record in records]
-            rows.append(Row.of(f"{method}+/{model}", None, "oc_change_pct", plus))
+            rows.append(ResultRow.of(f"{method}+/{model}", None, "oc_change_pct", plus))
         for metric in CHANGES.values():
             row = next(each for each in rows if (each.series, each.metric) == (f"{method}/{model}", metric))
             mark = {
@@ -114,7 +114,7 @@ def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
     return (MODELS.index(model), METHODS.index(method))
 
 
-def _claims(value: dict[tuple[str, str], Row], name: str, models: list[str]) -> list[str]:
+def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str]) -> list[str]:
     """Hold the paper's numbers against those that came out."""
 
     def oc(method: str, model: str) -> float:

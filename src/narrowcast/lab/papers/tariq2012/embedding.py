@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tariq2012.histories import (
     FALSE,
     PAPER,
     SMALL,
     SPECTRAL,
     WORKLOADS,
-    Found,
-    Histories,
+    FoundClusters,
+    SeedHistories,
     held,
     numbers_of,
     planner_of,
@@ -27,23 +27,23 @@ from narrowcast.lab.papers.tariq2012.histories import (
 from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, Judged
 from narrowcast.lab.spectral import merging
 from narrowcast.lab.spectral.fidelity import apart, neighbourhood, stress
-from narrowcast.lab.spectral.hierarchy import Hierarchy, Table, embedded, tabled
+from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
 from narrowcast.lab.spectral.quality import balance
 from narrowcast.lab.spectral.similarity import similarity
-from narrowcast.lab.spectral.tree import Tree
+from narrowcast.lab.spectral.tree import GroupTree
 from narrowcast.lab.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from narrowcast.lab.papers.base import Study
-    from narrowcast.lab.spectral.space import Space
+    from narrowcast.lab.spectral.space import EmbeddingSpace
     from narrowcast.lab.sweep import Record
 
 #: What is not varied along an axis: groups of the lowest level, the share of landmarks, and levels.
 GROUPS, LANDMARKS, LEVELS = 8, 0.3, 2
 #: How coordinates are found: each group by its own, as published, or all by one table of landmarks.
-WAYS: dict[str, Callable[..., Hierarchy | Table]] = {"faithful": embedded, "table": tabled}
+WAYS: dict[str, Callable[..., Hierarchy | CoordinateTable]] = {"faithful": embedded, "table": tabled}
 #: Centres by a sample, by groups that begin with those of the group above, or by groups on their own.
 CLUSTERINGS = ("sampled", "hierarchical", "hp2pc")
 #: Where clusters are held against ideal ones.
@@ -69,7 +69,7 @@ def settings(params: Any) -> Iterator[tuple[str, float, dict[str, Any]]]:
 
 
 def _embed(
-    histories: Histories, *, method: str, way: str, seed: int, history: int, dimensions: int, kappa: int,
+    histories: SeedHistories, *, method: str, way: str, seed: int, history: int, dimensions: int, kappa: int,
     groups: list[int], landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
     """Return how true coordinates are along each axis."""
@@ -95,16 +95,16 @@ def _embed(
     return found
 
 
-def _coordinates(space: Space, rows: Any, way: str, given: dict[str, Any], seed: int) -> Any:
+def _coordinates(space: EmbeddingSpace, rows: Any, way: str, given: dict[str, Any], seed: int) -> Any:
     """Return where rows are, by a hierarchy or with one level by all of them together."""
     if given["levels"] == 1:
         return space.frame(rows).own
-    tree = Tree.of(rows, **given, least=space.dimensions + 1, seed=seed)
+    tree = GroupTree.of(rows, **given, least=space.dimensions + 1, seed=seed)
     return WAYS[way](space, rows, tree).coordinates
 
 
 def _merge(
-    histories: Histories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
+    histories: SeedHistories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
     clusters: int, landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
     """Return what members get for nothing along landmarks and levels."""
@@ -135,7 +135,7 @@ def _judge(
     rows, space = judged.histories.rows(history), space_of(method, dimensions)
     found: list[Record] = []
     for axis, x, given in _hierarchies(landmarks, levels):
-        tree = Tree.of(rows, **given, least=dimensions + 1, seed=seed)
+        tree = GroupTree.of(rows, **given, least=dimensions + 1, seed=seed)
         hierarchy = embedded(space, rows, tree)
         points = [[points_of(method, each) for each in level] for level in hierarchy.levels]
         rng = np.random.default_rng(seed)
@@ -149,7 +149,7 @@ def _judge(
 
 def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) -> list[Record]:
     """Return the same of our own method, which has no hierarchy."""
-    zipf = Histories.make(seed=seed, workload="zipf", **given)
+    zipf = SeedHistories.make(seed=seed, workload="zipf", **given)
     label = zipf.label(planner_of(zipf, OWN, clusters, seed=seed, history=history))
     got = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
     found: list[Record] = [{"workload": "zipf", **got}]
@@ -163,14 +163,14 @@ def _figure_3(study: Study) -> Outcome:
     """Run coordinates and clusters."""
     params = dict(study.params)
     _check(params)
-    workloads, found = params.pop("workloads"), Found()
+    workloads, found = params.pop("workloads"), FoundClusters()
     grid: dict[str, Any] = {"workload": workloads, "method": ["rassoc", "ncut"], "way": list(WAYS)}
-    sweep = Sweep(_embed, grid, study.seeds, params, setup=Histories.make, by=["workload"])
+    sweep = Sweep(_embed, grid, study.seeds, params, setup=SeedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
         series = f"{row['method']}/{row['way']}/{row['workload']}/{row['axis']}"
         found.add(series, row["x"], numbers_of(row, FIDELITY))
     grid = {"workload": ["zipf"], "method": list(SPECTRAL), "clustering": list(CLUSTERINGS)}
-    sweeps = [Sweep(_merge, grid, study.seeds, params, setup=Histories.make, by=["workload"])]
+    sweeps = [Sweep(_merge, grid, study.seeds, params, setup=SeedHistories.make, by=["workload"])]
     grid = {**grid, "workload": list(JUDGED)}
     sweeps.append(Sweep(_judge, grid, study.seeds, params, setup=Judged.make, by=["workload"]))
     for sweep in sweeps:
@@ -198,7 +198,7 @@ def _check(params: dict[str, Any]) -> None:
         )
 
 
-def _records(rows: list[Row], params: dict[str, Any]) -> list[dict[str, Any]]:
+def _records(rows: list[ResultRow], params: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the points of the figure; `direct` is a line across."""
     points: list[dict[str, Any]] = []
     ends = {axis: [min(params[axis]), max(params[axis])] for axis in ("landmarks", "levels")}
@@ -228,7 +228,7 @@ def _records(rows: list[Row], params: dict[str, Any]) -> list[dict[str, Any]]:
     return points
 
 
-def _claims(found: Found, params: dict[str, Any], workloads: list[str]) -> list[str]:
+def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) -> list[str]:
     """Hold what the paper says of coordinates against what came out."""
     first = workloads[0]
 
@@ -286,7 +286,7 @@ def _claims(found: Found, params: dict[str, Any], workloads: list[str]) -> list[
     return notes
 
 
-def _cluster_claims(found: Found, params: dict[str, Any]) -> list[str]:
+def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     """Hold what the paper says of k-means by groups against what came out."""
     notes = []
     for workload, metric, unit in (

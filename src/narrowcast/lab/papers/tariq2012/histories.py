@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.papers.base import Row
+from narrowcast.lab.papers.base import ResultRow
 from narrowcast.lab.spectral.kmeans import kmeans, nearest
 from narrowcast.lab.spectral.quality import received
 from narrowcast.lab.spectral.similarity import similarity
-from narrowcast.lab.spectral.space import Association, Cut, normalised
-from narrowcast.matching import Auto
+from narrowcast.lab.spectral.space import Association, SpaceCut, normalised
+from narrowcast.matching import AutoMatcher
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import recent, relation_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.spectral.space import Space
+    from narrowcast.lab.spectral.space import EmbeddingSpace
     from narrowcast.lab.sweep import Record
     from narrowcast.model.matches import Matches
     from narrowcast.model.relation import Relation
@@ -78,7 +78,7 @@ _BEST_OF = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Histories:
+class SeedHistories:
     """Subscriptions of a seed, with the events that they matched and others.
 
     Parameters
@@ -129,7 +129,7 @@ class Histories:
         names = [f"s{number}" for number in range(subscriptions)]
         columns = {name: values[:, i] for i, name in enumerate(schema.names)}
         batch = EventBatch.from_arrow(pa.table({EVENT_ID: np.arange(len(values)), **columns}), schema)
-        matches = Auto().fit(SubscriptionSet.from_boxes(schema, names, lo, hi)).match(batch)
+        matches = AutoMatcher().fit(SubscriptionSet.from_boxes(schema, names, lo, hi)).match(batch)
         first = matches.take(np.arange(learn))
         wants = relation_of(first.index, first.rows(), (subscriptions, learn))
         spot = nearest((lo + 1 + hi) / 2, drawn.centres().astype(np.float64))
@@ -174,7 +174,7 @@ class Histories:
 
 
 def planner_of(
-    histories: Histories, method: str, clusters: int, *, seed: int, history: int, **more: Any
+    histories: SeedHistories, method: str, clusters: int, *, seed: int, history: int, **more: Any
 ) -> Any:
     """Return the planner of a method that is not fitted yet.
 
@@ -198,11 +198,11 @@ def planner_of(
     return PLANNERS[name](channels=clusters, seed=seed, **given)
 
 
-def space_of(method: str, dimensions: int) -> Space:
+def space_of(method: str, dimensions: int) -> EmbeddingSpace:
     """Return what gives coordinates as the paper has it: projections between groups have no offset."""
     if METHODS[method][0] == "rassoc":
         return Association(dimensions=dimensions, offset=False)
-    return Cut(dimensions=dimensions, offset=False)
+    return SpaceCut(dimensions=dimensions, offset=False)
 
 
 def points_of(method: str, coordinates: Doubles) -> Doubles:
@@ -210,12 +210,12 @@ def points_of(method: str, coordinates: Doubles) -> Doubles:
     return normalised(coordinates) if METHODS[method][1]["normalise"] else coordinates
 
 
-class Found:
+class FoundClusters:
     """Numbers by series, place and metric, one for each seed, in the order in which they came.
 
     Examples
     --------
-    >>> found = Found()
+    >>> found = FoundClusters()
     >>> found.add("direct/zipf", 50, {"balance": 2.0})
     >>> found.add("direct/zipf", 50, {"balance": 1.0})
     >>> found.rows()[0].measured, found.mean("direct/zipf", 50, "balance")
@@ -234,10 +234,10 @@ class Found:
         """Return the mean over the seeds."""
         return float(np.mean(self.values[series, x, metric]))
 
-    def rows(self, paper: Mapping[tuple[str, float | None, str], float] | None = None) -> list[Row]:
+    def rows(self, paper: Mapping[tuple[str, float | None, str], float] | None = None) -> list[ResultRow]:
         """Return a row for each series, place and metric, with what the paper prints."""
         said = paper or {}
-        return [Row.of(*key, values, paper=said.get(key)) for key, values in self.values.items()]
+        return [ResultRow.of(*key, values, paper=said.get(key)) for key, values in self.values.items()]
 
 
 def numbers_of(row: Record, names: Iterable[str]) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def numbers_of(row: Record, names: Iterable[str]) -> dict[str, Any]:
     return {name: row[name] for name in names if row.get(name) is not None}
 
 
-def fewer(found: Found, series: str, other: str, x: float) -> list[float]:
+def fewer(found: FoundClusters, series: str, other: str, x: float) -> list[float]:
     """Return by how many per cent a series has fewer false positives than another, for each seed."""
     own, theirs = found.values[series, x, FALSE], found.values[other, x, FALSE]
     return [100 * (1 - a / b) if b else 0.0 for a, b in zip(own, theirs, strict=True)]

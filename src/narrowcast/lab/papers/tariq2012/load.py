@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.lab.clusters import VARIANTS, Traffic
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.clusters import VARIANTS, ClusterTraffic
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tariq2012.setting import (
     BASELINE,
     METHODS,
@@ -56,7 +56,7 @@ def _curve(stream: Any, *, seed: int, series: str, **params: Any) -> list[Record
     """Return what a series costs in each window, and in all."""
     method, policy = series.split("/")
     found = led(stream, seed=seed, method=method, policy=policy, **params)
-    total = sum((window.traffic for window in found), Traffic())
+    total = sum((window.traffic for window in found), ClusterTraffic())
     rows = [{"at": float(each.stop - params["recent"]), **_costs(each.traffic)} for each in found]
     return [*rows, {"at": None, **_costs(total), **_parts(total)}]
 
@@ -67,12 +67,12 @@ def _total(stream: Any, **given: Any) -> Record:
     return {name: value for name, value in last.items() if name != "at"}
 
 
-def _costs(traffic: Traffic) -> Record:
+def _costs(traffic: ClusterTraffic) -> Record:
     """Return the notification cost by both variants."""
     return {variant: traffic.notification_cost(variant) for variant in VARIANTS}
 
 
-def _parts(traffic: Traffic) -> Record:
+def _parts(traffic: ClusterTraffic) -> Record:
     """Return what is told of a run besides, per match where it is messages."""
     matches, events = max(traffic.matches, 1), max(traffic.events, 1)
     membership = traffic.join + traffic.leave + traffic.split + traffic.merge
@@ -110,13 +110,13 @@ def _saved(found: Values) -> Values:
     return made
 
 
-def _rows(found: Values, *, printed: bool) -> list[Row]:
+def _rows(found: Values, *, printed: bool) -> list[ResultRow]:
     """Return the rows, with what the paper says of its own two."""
     rows = []
     for (series, at, metric), values in found.items():
         method, policy, *variant = series.split("/")
         says = printed and metric == SAVES and method in PUBLISHED and policy == "followed"
-        rows.append(Row.of(series, at, metric, values, paper=SAVED[variant[0]] if says else None))
+        rows.append(ResultRow.of(series, at, metric, values, paper=SAVED[variant[0]] if says else None))
     return rows
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tariq2012.histories import (
     FALSE,
     METHODS,
     PAPER,
     SMALL,
     SPECTRAL,
-    Found,
-    Histories,
+    FoundClusters,
+    SeedHistories,
     fewer,
     held,
     numbers_of,
@@ -62,13 +62,13 @@ BESIDE = ("entropy_of_hotspots", f"{FALSE}_and_peer", "balance")
 class Judged:
     """Histories, and the clusters that would be ideal."""
 
-    histories: Histories
+    histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, ideal: int, **given: Any) -> Self:
         """Draw the workload of a seed and find its ideal clusters."""
-        histories = Histories.make(seed=seed, **given)
+        histories = SeedHistories.make(seed=seed, **given)
         return cls(histories, histories.ideal(ideal, seed))
 
     def quality(self, label: Ints) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _judge(
 
 
 def got(
-    histories: Histories, *, method: str, clusters: int, seed: int, history: int, per_peer: int, **_: Any
+    histories: SeedHistories, *, method: str, clusters: int, seed: int, history: int, per_peer: int, **_: Any
 ) -> Record:
     """Return what members of clusters get of unseen events."""
     more = {"dimensions": DIMENSIONS} if method in SPECTRAL else {}
@@ -129,7 +129,7 @@ def got(
 def _figure_1(study: Study) -> Outcome:
     """Run both halves of the figure."""
     params = dict(study.params)
-    found = Found()
+    found = FoundClusters()
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "per_peer")}
     grid: dict[str, Any] = {"workload": ["m1", "m2"], "method": [*SPECTRAL, OWN]}
     sweep = Sweep(_judge, grid, study.seeds, fixed, setup=Judged.make, by=["workload"])
@@ -137,7 +137,7 @@ def _figure_1(study: Study) -> Outcome:
         found.add(f"{row['method']}/{row['workload']}", row["x"], numbers_of(row, QUALITY))
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "dimensions", "ideal")}
     grid = {"workload": ["zipf", "uniform"], "method": list(METHODS), "clusters": params["clusters"]}
-    sweep = Sweep(got, grid, study.seeds, fixed, setup=Histories.make, by=["workload"])
+    sweep = Sweep(got, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
         found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, GOT))
     rows = found.rows() + _improvements(found, params)
@@ -147,7 +147,7 @@ def _figure_1(study: Study) -> Outcome:
     return Outcome(shown, charts, notes, beside)
 
 
-def _improvements(found: Found, params: dict[str, Any]) -> list[Row]:
+def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
     """Return by how much each method is better than the others, at each number of clusters and at most."""
     rows, whole = [], not size_note(params)
     for law in ("zipf", "uniform"):
@@ -161,14 +161,14 @@ def _improvements(found: Found, params: dict[str, Any]) -> list[Row]:
                     for count in params["clusters"]
                 }
                 if other == "centroid":
-                    rows += [Row.of(f"{method}/{law}", n, metric, values) for n, values in by.items()]
+                    rows += [ResultRow.of(f"{method}/{law}", n, metric, values) for n, values in by.items()]
                 best = max(by.values(), key=lambda values: float(np.mean(values)))
                 paper = MOST.get((method, law)) if whole else None
-                rows.append(Row.of(f"{method}/{law}", None, f"most_{metric}", best, paper=paper))
+                rows.append(ResultRow.of(f"{method}/{law}", None, f"most_{metric}", best, paper=paper))
     return rows
 
 
-def _records(rows: list[Row]) -> list[dict[str, Any]]:
+def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the points of the figure; what has no coordinates is a line across."""
     places = sorted({row.x for row in rows if row.metric == "entropy" and row.x is not None})
     points: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ def _records(rows: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def _quality_claims(found: Found, params: dict[str, Any]) -> list[str]:
+def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     """Hold what the paper says of coordinates against what came out."""
     counts = sorted(params["dimensions"])
     enough = min(counts, key=lambda count: abs(count - DIMENSIONS))
@@ -237,7 +237,7 @@ def _quality_claims(found: Found, params: dict[str, Any]) -> list[str]:
     return [ideal, almost, spots, suffice, own]
 
 
-def _claims(rows: list[Row], found: Found, params: dict[str, Any]) -> list[str]:
+def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any]) -> list[str]:
     """Hold what the paper says of false positives against what came out."""
     most = {(row.series, row.metric): row.measured for row in rows if row.x is None}
     metric = "most_fewer_than_centroid_pct"

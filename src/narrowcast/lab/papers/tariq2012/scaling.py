@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from scipy import linalg
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tariq2012.histories import (
     FALSE,
     PAPER,
     SPECTRAL,
-    Found,
-    Histories,
+    FoundClusters,
+    SeedHistories,
     fewer,
     held,
     numbers_of,
@@ -29,7 +29,7 @@ from narrowcast.lab.spectral.hierarchy import embedded, tabled
 from narrowcast.lab.spectral.ncut import weights
 from narrowcast.lab.spectral.quality import accuracy, balance, entropy
 from narrowcast.lab.spectral.similarity import similarity
-from narrowcast.lab.spectral.tree import Tree
+from narrowcast.lab.spectral.tree import GroupTree
 from narrowcast.lab.sweep import Sweep
 from narrowcast.model.interest import Interest
 from narrowcast.planning.base import PLANNERS
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.lab.papers.base import Study
-    from narrowcast.lab.spectral.traffic import Report
+    from narrowcast.lab.spectral.traffic import HierarchyReport
     from narrowcast.lab.sweep import Record
     from narrowcast.model.relation import Relation
 
@@ -75,7 +75,7 @@ BESIDE = ("root_messages", "coordinator_messages", "work_seconds_less_than_centr
 
 
 def branch_seconds(
-    tree: Tree, report: Report, work: Collection[str], *, passes: int, rng: np.random.Generator
+    tree: GroupTree, report: HierarchyReport, work: Collection[str], *, passes: int, rng: np.random.Generator
 ) -> float:
     """Return how long the slowest branch takes from the root to members: work, and the way between groups.
 
@@ -93,9 +93,9 @@ def branch_seconds(
     Examples
     --------
     >>> from narrowcast.model.relation import relation
-    >>> from narrowcast.lab.spectral.traffic import Report, Step
-    >>> tree = Tree.of(relation(np.ones((8, 2))), levels=2, groups=2, landmarks=0.5)
-    >>> report = Report([Step(1, 0, "local", seconds=1.0), Step(0, 1, "local", seconds=2.0)])
+    >>> from narrowcast.lab.spectral.traffic import HierarchyReport, Step
+    >>> tree = GroupTree.of(relation(np.ones((8, 2))), levels=2, groups=2, landmarks=0.5)
+    >>> report = HierarchyReport([Step(1, 0, "local", seconds=1.0), Step(0, 1, "local", seconds=2.0)])
     >>> branch_seconds(tree, report, ["local"], passes=0, rng=np.random.default_rng(0))
     3.0
     """
@@ -129,7 +129,7 @@ def _whole(method: str, rows: Relation) -> float:
 
 
 def _time(
-    histories: Histories, *, method: str, way: str, levels: int, seed: int, history: int, dimensions: int,
+    histories: SeedHistories, *, method: str, way: str, levels: int, seed: int, history: int, dimensions: int,
     landmarks: list[float], **_: Any
 ) -> list[Record]:  # fmt: skip
     """Return how long coordinates take with so many levels, for each share of landmarks."""
@@ -147,7 +147,7 @@ def _time(
     found: list[Record] = []
     for share in landmarks:
         given: Any = {"levels": levels, "groups": GROUPS, "landmarks": share, "least": dimensions + 1}
-        tree = Tree.of(rows, **given, seed=seed)
+        tree = GroupTree.of(rows, **given, seed=seed)
         report = (embedded if way == "faithful" else tabled)(space, rows, tree).report
         seconds, work = (
             branch_seconds(tree, report, WORKED, passes=passes, rng=np.random.default_rng([seed, levels]))
@@ -163,13 +163,13 @@ def _time(
 class Many:
     """Histories of many subscriptions, and what their clusters would be from all events."""
 
-    histories: Histories
+    histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, size: int, clusters: int, dimensions: int, **given: Any) -> Self:
         """Draw the workload of a seed; ideal clusters are by all events, in the space of events."""
-        histories = Histories.make(seed=seed, workload="zipf", **(given | {"subscriptions": size}))
+        histories = SeedHistories.make(seed=seed, workload="zipf", **(given | {"subscriptions": size}))
         # Ours is compiled before it is timed; the others are by the ideal clusters.
         PLANNERS[OWN](channels=2).fit(Interest(histories.seen.wants[:100]))
         planner = PLANNERS["rassoc"](channels=clusters, seed=seed, dimensions=dimensions)
@@ -228,13 +228,15 @@ def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
 
 def _figure_4(study: Study) -> Outcome:
     """Run times, loads and quality."""
-    params, found = dict(study.params), Found()
+    params, found = dict(study.params), FoundClusters()
     grid: dict[str, Any] = {
         "workload": ["zipf"], "method": ["rassoc", "ncut"], "way": ["faithful", "table"],
         "levels": params["levels"],
     }  # fmt: skip
     fixed = {name: value for name, value in params.items() if name not in ("levels", "sizes")}
-    for row in study.run(Sweep(_time, grid, study.seeds, fixed, setup=Histories.make, by=["workload"])).rows:
+    for row in study.run(
+        Sweep(_time, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
+    ).rows:
         series = f"{row['method']}/{row['kind']}" + (f"/{row['share']}" if row["share"] else "")
         found.add(f"{series}/levels", row["x"], numbers_of(row, ("seconds", "work_seconds")))
     grid = {"size": params["sizes"], "method": list(CLUSTERED)}
@@ -263,7 +265,9 @@ def _fixed(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name != "subscriptions"}
 
 
-def _shorter(found: Found, series: str, levels: float, than: str, metric: str = "seconds") -> list[float]:
+def _shorter(
+    found: FoundClusters, series: str, levels: float, than: str, metric: str = "seconds"
+) -> list[float]:
     """Return by how many per cent groups are faster than one level, for each seed."""
     method = series.partition("/")[0]
     own = found.values[f"{series}/levels", levels, metric]
@@ -271,9 +275,9 @@ def _shorter(found: Found, series: str, levels: float, than: str, metric: str = 
     return [100 * (1 - a / b) for a, b in zip(own, whole, strict=True)]
 
 
-def _less(found: Found, params: dict[str, Any]) -> list[Row]:
+def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
     """Return by how much groups are faster than one level."""
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     if 1 not in params["levels"]:
         return rows
     printed = params["subscriptions"] == 2000 and not size_note(_fixed(params))
@@ -284,21 +288,21 @@ def _less(found: Found, params: dict[str, Any]) -> list[Row]:
             said = LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
             said = said if (way, than) == ("faithful", DENSE) else None
             name = f"{metric}_less_than_{than}_pct"
-            rows.append(Row.of(key, x, name, _shorter(found, series, levels, than, metric), paper=said))
+            rows.append(ResultRow.of(key, x, name, _shorter(found, series, levels, than, metric), paper=said))
     return rows
 
 
-def _improvements(found: Found, params: dict[str, Any]) -> list[Row]:
+def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
     """Return by how much methods have fewer false positives than CK."""
     return [
-        Row.of(method, size, "fewer_than_centroid_pct", fewer(found, method, "centroid", size))
+        ResultRow.of(method, size, "fewer_than_centroid_pct", fewer(found, method, "centroid", size))
         for method in CLUSTERED
         if method != "centroid"
         for size in params["sizes"]
     ]
 
 
-def _records(rows: list[Row]) -> list[dict[str, Any]]:
+def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the points of the figure."""
     points: list[dict[str, Any]] = []
     for row in rows:
@@ -321,7 +325,7 @@ def _records(rows: list[Row]) -> list[dict[str, Any]]:
     return points
 
 
-def _time_claims(found: Found, params: dict[str, Any]) -> list[str]:
+def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     """Hold what the paper says of time with few subscriptions against what came out."""
     levels, notes = params["levels"], []
     shares = [round(100 * share) for share in params["landmarks"]]
@@ -359,7 +363,7 @@ def _time_claims(found: Found, params: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _claims(found: Found, params: dict[str, Any]) -> list[str]:
+def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     """Hold what the paper says of many subscriptions against what came out."""
     sizes = sorted(params["sizes"])
     first, last = sizes[0], sizes[-1]

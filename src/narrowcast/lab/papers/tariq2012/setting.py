@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.clusters import Load, Method, Policy, Stream, lives
+from narrowcast.lab.clusters import ClusteringMethod, Load, Policy, SubscriptionStream, lives
 from narrowcast.validation import check_whole
 from narrowcast.workloads.hotspots import Hotspots
 
@@ -92,7 +92,7 @@ def stream_of(
     churn: float = 0.0,
     step: int = 0,
     **_: Any,
-) -> Stream:
+) -> SubscriptionStream:
     """Return uniform boxes and events around hotspots, with recent events before those that are counted.
 
     Parameters
@@ -136,7 +136,9 @@ def stream_of(
         due = slide / 100 * np.maximum(np.arange(n_events) - recent, 0) / events
         late = np.random.default_rng([seed, events]).random(n_events) < due
         points[late] = away[late]
-    return Stream(matched(points, lo, hi), comes=comes, leaves=leaves, boxes=(lo, hi), points=points)
+    return SubscriptionStream(
+        matched(points, lo, hi), comes=comes, leaves=leaves, boxes=(lo, hi), points=points
+    )
 
 
 def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Bools:
@@ -154,7 +156,7 @@ def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.f
 
 
 def led(
-    stream: Stream,
+    stream: SubscriptionStream,
     *,
     seed: int,
     method: str,
@@ -200,7 +202,7 @@ def led(
     )
     load = Load(
         stream=stream,
-        method=Method(name=planner, clusters=params["clusters"], seed=seed, options=options),
+        method=ClusteringMethod(name=planner, clusters=params["clusters"], seed=seed, options=options),
         policy=when,
         start=params["recent"],
         window=params["window"],

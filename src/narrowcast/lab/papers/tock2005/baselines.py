@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.costs.filtering import Filtering, receivers
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tock2005.figure_7 import OWN, planned
 from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
@@ -120,7 +120,7 @@ def _baselines(study: Study) -> Outcome:
             found.setdefault((series, name, n), []).append(value)
     paper = {("unicast", "copies_per_message"): 10.1, ("flooding", "goodput_pct"): 2.0}
     rows = [
-        Row.of(series, n, name, values, paper=printed(study.params, said) if said else None)
+        ResultRow.of(series, n, name, values, paper=printed(study.params, said) if said else None)
         for (series, name, n), values in found.items()
         for said in [paper.get((series, name))]
     ]
@@ -129,12 +129,12 @@ def _baselines(study: Study) -> Outcome:
     alone = study.run(Sweep(_singles, {}, study.seeds, fixed)).rows
     for name in ("flows_pct", "messages_pct", "unicast_links"):
         some: Any = [row[name] for row in alone]
-        rows.append(Row.of("single-reader", None, name, some))
+        rows.append(ResultRow.of("single-reader", None, name, some))
     said = f"{said_of(params, len(study.seeds))}, alpha = beta = 1; black: what the paper prints"
     return Outcome(rows, {"tock2005-baselines": (_bars(rows), said)}, [*_claims(rows), *size_note(params)])
 
 
-def _bars(rows: list[Row]) -> list[dict[str, Any]]:
+def _bars(rows: list[ResultRow]) -> list[dict[str, Any]]:
     """Return the bars: a way of sending in each line, a measure in each column."""
     bars: list[dict[str, Any]] = []
     ways = list(dict.fromkeys((row.series, row.x) for row in rows if row.metric in MEASURES))
@@ -162,7 +162,7 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if value < 9.995 or value == round(value) else f"{value:.1f}"
 
 
-def _claims(rows: list[Row]) -> list[str]:
+def _claims(rows: list[ResultRow]) -> list[str]:
     """Hold what the paper says against what came out."""
     value = {(row.series, row.metric, row.x): row for row in rows}
 

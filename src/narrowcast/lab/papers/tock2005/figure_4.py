@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, said_of, size_note, workload
 from narrowcast.model.relation import rows_of
 
@@ -43,7 +43,7 @@ def _figure_4(study: Study) -> Outcome:
         "wanted_flows": int(np.count_nonzero(interest.audience())),
         "hottest_messages_per_second": float(interest.rate.max(initial=0)),
     }
-    rows = [Row.of("workload", None, name, [count]) for name, count in numbers.items()]
+    rows = [ResultRow.of("workload", None, name, [count]) for name, count in numbers.items()]
     said = f"{said_of(study.params)}, seed {study.seeds[0]}; rates by the law {study.params['rates']}"
     note = (
         "As in the paper: wishes crowd at the hottest symbols of each market, and each user has two markets. "

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.costs.calibration import Calibration, fitted
-from narrowcast.costs.multicast import AGGREGATION, calibrate
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.costs.multicast_loopback import AGGREGATION, calibrate
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 
 if TYPE_CHECKING:
-    from narrowcast.costs.calibration import Curve
+    from narrowcast.costs.calibration import CostCurve
     from narrowcast.lab.papers.base import Study
 
 #: Per cent of a processor for 10,000 messages a second, the paper's unit, is the same number.
@@ -41,10 +41,10 @@ def _figure_5(study: Study) -> Outcome:
             for i, point in enumerate(found[0].points)
         }
         for at, values in each.items():
-            rows.append(Row.of(name, at, METRIC, values, paper=TYPICAL if at == CHOSEN else None))
+            rows.append(ResultRow.of(name, at, METRIC, values, paper=TYPICAL if at == CHOSEN else None))
         curves[name] = fitted(list(each), [float(np.mean(values)) for values in each.values()])
         rows += _fits(name, [getattr(one, name) for one in found])
-    rows.append(Row.of("packets", None, "lost_pct", [_lost(one) for one in found]))
+    rows.append(ResultRow.of("packets", None, "lost_pct", [_lost(one) for one in found]))
     said = (
         f"UDP multicast within this machine, two sessions in one group, messages of {found[0].message_bytes} "
     )
@@ -52,12 +52,12 @@ def _figure_5(study: Study) -> Outcome:
     return Outcome(rows, {"tock2005-figure-5": (_points(rows, curves), said)}, _claims(curves, found))
 
 
-def _fits(name: str, curves: list[Curve]) -> list[Row]:
+def _fits(name: str, curves: list[CostCurve]) -> list[ResultRow]:
     """Return what the curves of all seeds have."""
     return [
-        Row.of(f"{name}/message", None, METRIC, [curve.c0 for curve in curves]),
-        Row.of(f"{name}/packet", None, "us_per_packet", [curve.c1 for curve in curves]),
-        Row.of(f"{name}/fit", None, "r2", [curve.r2 for curve in curves]),
+        ResultRow.of(f"{name}/message", None, METRIC, [curve.c0 for curve in curves]),
+        ResultRow.of(f"{name}/packet", None, "us_per_packet", [curve.c1 for curve in curves]),
+        ResultRow.of(f"{name}/fit", None, "r2", [curve.r2 for curve in curves]),
     ]
 
 
@@ -66,7 +66,7 @@ def _lost(found: Calibration) -> float:
     return 100 * found.lost / max(1, found.packets + found.lost)
 
 
-def _points(rows: list[Row], curves: dict[str, Curve]) -> list[dict[str, Any]]:
+def _points(rows: list[ResultRow], curves: dict[str, CostCurve]) -> list[dict[str, Any]]:
     """Return the points of the figure, with their spread, the curves through them, and the paper's one."""
     records: list[dict[str, Any]] = [
         {"kind": "measured", "cost": row.series, "h": row.x, "value": row.measured,
@@ -84,7 +84,7 @@ def _points(rows: list[Row], curves: dict[str, Curve]) -> list[dict[str, Any]]:
     return [*records, {"kind": "paper", "cost": "paper", "h": CHOSEN, "value": TYPICAL}]
 
 
-def _claims(curves: dict[str, Curve], found: list[Calibration]) -> list[str]:
+def _claims(curves: dict[str, CostCurve], found: list[Calibration]) -> list[str]:
     """Hold what the paper says against what came out."""
     alpha, beta = curves["alpha"], curves["beta"]
     at = f"alpha({CHOSEN}) = {alpha.at(CHOSEN):.2f} and beta({CHOSEN}) = {beta.at(CHOSEN):.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
@@ -69,7 +69,7 @@ def _figure_6(study: Study) -> Outcome:
     keys = sorted(
         found, key=lambda at: (PRICES.index(at[1:3]) != 1, PRICES.index(at[1:3]), _order(at[0]), at[3])
     )
-    rows = [Row.of(series_of(*at[:3]), at[3], METRIC, found[at]) for at in keys]
+    rows = [ResultRow.of(series_of(*at[:3]), at[3], METRIC, found[at]) for at in keys]
     value = {at: row.measured for at, row in zip(keys, rows, strict=True)}
     records = [
         {"panel": PRICES.index((a, b)), "prices": f"alpha {a:g}, beta {b:g}", "groups": name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
@@ -63,7 +63,7 @@ def _figure_7(study: Study) -> Outcome:
         found.setdefault(at, []).append(share)
     order = [*METHODS, OWN]
     keys = sorted(found, key=lambda at: (at[1], order.index(at[0]), at[2]))
-    rows = [Row.of(f"{at[0]}/{at[1]}", at[2], METRIC, found[at]) for at in keys]
+    rows = [ResultRow.of(f"{at[0]}/{at[1]}", at[2], METRIC, found[at]) for at in keys]
     records: list[dict[str, Any]] = [
         {"kind": "method", "method": METHODS.get(name, "joint, our own"), "groups": groups, "sessions": n,
          "share": row.measured, "low": row.measured - row.spread, "high": row.measured + row.spread}

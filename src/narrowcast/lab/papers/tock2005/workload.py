@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.costs.filtering import Filtering
-from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, printed, size_note, workload
 from narrowcast.lab.sweep import Sweep
-from narrowcast.planning.sessions.clusters import Points
+from narrowcast.planning.sessions.clusters import FlowPoints
 
 if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
@@ -43,7 +43,7 @@ def _statistics(*, law: str, **given: Any) -> Record:
         "symbols_min": int(each.min()) if len(each) else 0,
         "top_tenth_pct": 100 * float(rate[: max(1, round(first / 10))].sum() / rate.sum()),
         "wanted": int(np.count_nonzero(interest.audience())),
-        "distinct_audiences": len(Points.of(interest)[0].collapsed()[0]),
+        "distinct_audiences": len(FlowPoints.of(interest)[0].collapsed()[0]),
         "copies_per_message": Filtering.multiplicity(interest),
         "goodput_pct": 100 * Filtering.goodput(interest),
     }
@@ -58,12 +58,12 @@ def _workload(study: Study) -> Outcome:
         law = series.partition("/")[2] or "zipf"
         values: list[Any] = [row[metric] for row in found if row["law"] == law]
         said = None if paper is None else printed(params, paper)
-        rows.append(Row.of(series, None, metric, values, paper=said))
+        rows.append(ResultRow.of(series, None, metric, values, paper=said))
     value = {(row.series, row.metric): row for row in rows}
     return Outcome(rows, notes=[*_claims(value), *size_note(params)])
 
 
-def _claims(value: dict[tuple[str, str], Row]) -> list[str]:
+def _claims(value: dict[tuple[str, str], ResultRow]) -> list[str]:
     """Hold the paper's numbers against those that came out."""
 
     def text(series: str, metric: str, digits: int) -> str:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from narrowcast.costs.local import Topic
-from narrowcast.costs.sums import Sum
+from narrowcast.costs.exact_sum import ExactSum
+from narrowcast.costs.local_changes import TopicCost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.costs.local import Local
+    from narrowcast.costs.local_changes import LocalChanges
 
 
-class Members:
+class ChannelMembers:
     """Who is in a channel: quick to add to, to remove from and to draw a sample of."""
 
     __slots__ = ("_place", "_rows")
@@ -60,7 +60,7 @@ class Members:
         )
 
 
-class Offer(NamedTuple):
+class MergeOffer(NamedTuple):
     """What one cluster tells another about itself before they merge: its numbers, and common members."""
 
     cluster: int
@@ -82,12 +82,12 @@ class TopicChannel:
     def __init__(self, frequency: float) -> None:
         self.frequency = frequency
         self.checked = frequency
-        self.members = Members()
+        self.members = ChannelMembers()
         self.clusters: set[int] = set()
 
-    def described(self) -> Topic:
+    def described(self) -> TopicCost:
         """Return what the channel tells others about itself."""
-        return Topic(self.frequency, len(self.members))
+        return TopicCost(self.frequency, len(self.members))
 
     def moved(self, by: float, seen: float) -> int:
         """Return whether the frequency has risen (1) or fallen (-1) by a share since clusters last looked.
@@ -100,7 +100,7 @@ class TopicChannel:
             return 1
         return -1 if self.frequency < self.checked / (1 + by) else 0
 
-    def pairs(self, other: Topic, *, common: int, everybody: bool, local: Local) -> bool:
+    def pairs(self, other: TopicCost, *, common: int, everybody: bool, local: LocalChanges) -> bool:
         """Return whether a cluster with another topic pays."""
         return local.pair(self.described(), other, common=common, everybody=everybody) < 0
 
@@ -116,10 +116,10 @@ class ClusterChannel:
     __slots__ = ("_events", "checked", "frequencies", "frequency", "locked", "members", "others")
 
     def __init__(self) -> None:
-        self.members = Members()
+        self.members = ChannelMembers()
         self.frequencies: dict[int, float] = {}
         self.frequency = 0.0
-        self._events = Sum()
+        self._events = ExactSum()
         self.others: dict[int, set[int]] = {}
         self.checked = 0
         self.locked = False
@@ -140,19 +140,19 @@ class ClusterChannel:
         """Return members, flows, and how many events all of them have in an interval."""
         return len(self.members), len(self.frequencies), self.frequency
 
-    def adds(self, topic: Topic, *, common: int, local: Local) -> bool:
+    def adds(self, topic: TopicCost, *, common: int, local: LocalChanges) -> bool:
         """Return whether it pays to take up a topic that so many members have directly."""
         return local.add(topic, members=len(self.members), flows=len(self.frequencies), common=common) < 0
 
-    def removes(self, topic: Topic, *, need: int, local: Local) -> bool:
+    def removes(self, topic: TopicCost, *, need: int, local: LocalChanges) -> bool:
         """Return whether it pays to drop a topic that so many members have from here alone."""
         return local.remove(topic, members=len(self.members), flows=len(self.frequencies), need=need) < 0
 
-    def offer(self, cluster: int, common: int) -> Offer:
+    def offer(self, cluster: int, common: int) -> MergeOffer:
         """Return what to tell another cluster about this one, by its number."""
-        return Offer(cluster, *self.numbers(), common)
+        return MergeOffer(cluster, *self.numbers(), common)
 
-    def merges(self, offer: Offer, local: Local) -> bool:
+    def merges(self, offer: MergeOffer, local: LocalChanges) -> bool:
         """Return whether it pays to become one with a cluster that made an offer."""
         shared = [topic for topic, others in self.others.items() if offer.cluster in others]
         members, flows, frequency = self.numbers()

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from narrowcast.costs.local import Topic
+from narrowcast.costs.local_changes import TopicCost
 from narrowcast.planning.topics.tamara.sampling import sample_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narrowcast.planning.topics.tamara.addresses import Addresses
-    from narrowcast.planning.topics.tamara.channels import ClusterChannel, Members, TopicChannel
-    from narrowcast.planning.topics.tamara.peers import Ints, Peers
+    from narrowcast.planning.topics.tamara.channel_numbers import ChannelRows
+    from narrowcast.planning.topics.tamara.channels import ChannelMembers, ClusterChannel, TopicChannel
+    from narrowcast.planning.topics.tamara.subscribers import Ints, SubscriberPeers
 
     Channel = TypeVar("Channel", TopicChannel, ClusterChannel)
 
@@ -25,7 +25,7 @@ KINDS = ("base", "notify", "survey", "cluster", "resub")
 HIDDEN = 0
 
 
-class Exchange:
+class MessageCounter:
     """What channels and subscribers ask each other, and what is told to whom.
 
     `notify` tells a cluster that a member subscribed or unsubscribed; `survey` is a question to a member, and
@@ -52,7 +52,7 @@ class Exchange:
     __slots__ = ("_margin", "_peers", "_rng", "_sized", "_z", "sent")
 
     def __init__(
-        self, peers: Peers, rng: np.random.Generator, *, margin: float, z: float, sized: bool
+        self, peers: SubscriberPeers, rng: np.random.Generator, *, margin: float, z: float, sized: bool
     ) -> None:
         self._peers = peers
         self._rng = rng
@@ -74,7 +74,7 @@ class Exchange:
         self.send(kind, 2)
         return channel
 
-    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> Topic:
+    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
         """Have a topic's channel pass a subscription on to its clusters, which answer the subscriber.
 
         What the channel says of itself goes with it, and is returned; answers may say all of the clusters.
@@ -82,7 +82,7 @@ class Exchange:
         self.send("resub", 2 * len(clusters))
         return channel.described()
 
-    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[Topic]:
+    def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
         """Return what whoever gets the events of topics needs to know of them.
 
         Their sizes cannot be seen: each topic is asked, if costs hang on them.
@@ -90,7 +90,7 @@ class Exchange:
         if self._sized:
             self.send(kind, 2 * len(channels))
             return [channel.described() for channel in channels]
-        return [Topic(channel.frequency, HIDDEN) for channel in channels]
+        return [TopicCost(channel.frequency, HIDDEN) for channel in channels]
 
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
         """Return size and frequency of a cluster for one of its members, who asks if costs hang on sizes."""
@@ -107,35 +107,35 @@ class Exchange:
             return self.announced(channel.members), len(channel.members)
         return channel.members.all(), HIDDEN
 
-    def applied(self, addresses: Addresses) -> Addresses:
+    def applied(self, addresses: ChannelRows) -> ChannelRows:
         """Ask whoever hands out channels, where these are limited; the answer may be a channel."""
         if addresses.limited:
             self.send("cluster", 2)
         return addresses
 
-    def returned(self, addresses: Addresses) -> Addresses:
+    def returned(self, addresses: ChannelRows) -> ChannelRows:
         """Tell whoever hands out channels, where these are limited, that one is needed no longer."""
         if addresses.limited:
             self.send("cluster")
         return addresses
 
-    def _sampled(self, members: Members) -> Ints:
+    def _sampled(self, members: ChannelMembers) -> Ints:
         """Return a sample of a channel's members, each asked and answering."""
         size = sample_size(len(members), margin=self._margin, z=self._z)
         self.send("survey", 2 * size)
         return members.sample(size, self._rng)
 
-    def having(self, members: Members, topic: int) -> int:
+    def having(self, members: ChannelMembers, topic: int) -> int:
         """Ask members whether they have a topic directly, and return how many of all that makes."""
         asked = self._sampled(members)
         return _scaled(int(self._peers.having(asked, topic).sum()), len(asked), len(members))
 
-    def needing(self, members: Members, cluster: int) -> Ints:
+    def needing(self, members: ChannelMembers, cluster: int) -> Ints:
         """Ask members what they have from a cluster alone; return, by topic, how many of all that makes."""
         asked = self._sampled(members)
         return _all_scaled(self._peers.needs(asked, cluster), len(asked), len(members))
 
-    def elsewhere(self, members: Members) -> tuple[Ints, Ints]:
+    def elsewhere(self, members: ChannelMembers) -> tuple[Ints, Ints]:
         """Ask members for their clusters and direct topics; return how many of all have each."""
         asked = self._sampled(members)
         return (
@@ -143,7 +143,7 @@ class Exchange:
             _all_scaled(self._peers.on_topics(asked), len(asked), len(members)),
         )
 
-    def announced(self, members: Members) -> Ints:
+    def announced(self, members: ChannelMembers) -> Ints:
         """Tell all members of a channel what becomes of it, and return them."""
         self.send("cluster", len(members))
         return members.all()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.costs.local import Local
+from narrowcast.costs.local_changes import LocalChanges
 from narrowcast.costs.overall import INTERVAL, Overall
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import PlanDelta
@@ -18,8 +18,8 @@ from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import BasePlanner, Capabilities
-from narrowcast.planning.replan import check_counts, read_changes, seconds_of
-from narrowcast.planning.topics.tamara.protocol import Protocol, Rules
+from narrowcast.planning.replanner import check_counts, read_changes, seconds_of
+from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProtocol
 from narrowcast.validation import check_channels, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -172,12 +172,12 @@ class Tamara(BasePlanner):
             cost_d=self.cost_d,
             interval=self.interval,
         )
-        rules = Rules(
+        rules = ChannelRules(
             everybody=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
             grown=self.tidy if self.grown is None else self.grown, tidy=self.tidy, adapt=self.adapt,
         )  # fmt: skip
         self._rng = np.random.default_rng(self.seed)
-        self._protocol = Protocol(Local(model), rules, self._rng, limit=self.channels)
+        self._protocol = TamaraProtocol(LocalChanges(model), rules, self._rng, limit=self.channels)
         self._time: float | None = None
         self.ignored_ = 0
         self.subscribers_, self.flows_ = interest.subscribers, interest.flows

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.costs.local import Topic
-from narrowcast.planning.topics.tamara.exchange import Exchange
+from narrowcast.costs.local_changes import TopicCost
+from narrowcast.planning.topics.tamara.cluster_system import ClusterSystem
+from narrowcast.planning.topics.tamara.exchange import MessageCounter
 from narrowcast.planning.topics.tamara.sampling import coin
-from narrowcast.planning.topics.tamara.system import System
 
 if TYPE_CHECKING:
-    from narrowcast.costs.local import Local
+    from narrowcast.costs.local_changes import LocalChanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ChannelRules:
     """How channels behave.
 
     Parameters
@@ -49,7 +49,7 @@ class Rules:
     adapt: bool = True
 
 
-class Protocol:
+class TamaraProtocol:
     """Subscribers and channels at work.
 
     The first argument of a method is who acts: it knows its own, and looks at others by `exchange` alone.
@@ -67,11 +67,13 @@ class Protocol:
     """
 
     def __init__(
-        self, local: Local, rules: Rules, rng: np.random.Generator, *, limit: int | None = None
+        self, local: LocalChanges, rules: ChannelRules, rng: np.random.Generator, *, limit: int | None = None
     ) -> None:
         self.local, self.rules, self._rng = local, rules, rng
-        self.system = System(local, limit=limit)
-        self.exchange = Exchange(self.system.peers, rng, margin=rules.margin, z=rules.z, sized=local.sized)
+        self.system = ClusterSystem(local, limit=limit)
+        self.exchange = MessageCounter(
+            self.system.peers, rng, margin=rules.margin, z=rules.z, sized=local.sized
+        )
         self.system.exchange = self.exchange
 
     # Subscribers
@@ -106,7 +108,7 @@ class Protocol:
         best = candidates[int(peers.overlaps(peer, candidates).argmax())]
         members, _, frequency = system.clusters[best].numbers()
         moved = self.exchange.topics("resub", [system.topics[t] for t in peers.taken_over(peer, best)])
-        moved.append(Topic(told.frequency, told.members + 1))
+        moved.append(TopicCost(told.frequency, told.members + 1))
         return best if self.local.join(moved, members=members, frequency=frequency) < 0 else None
 
     def unsubscribe(self, peer: int, topic: int) -> bool:
@@ -144,7 +146,7 @@ class Protocol:
 
     # Clusters
 
-    def _wins(self, cluster: int, topic: Topic) -> bool:
+    def _wins(self, cluster: int, topic: TopicCost) -> bool:
         """Toss a coin that wins almost surely by the time that a topic is worth its while."""
         members, flows, _ = self.system.clusters[cluster].numbers()
         worth = self.local.worth(topic, members=members, flows=flows)
@@ -163,7 +165,7 @@ class Protocol:
             told = self.exchange.asked("cluster", self.system.topics[topic]).described()
         self._offered(cluster, topic, told, common)
 
-    def _offered(self, cluster: int, topic: int, told: Topic, common: int) -> bool:
+    def _offered(self, cluster: int, topic: int, told: TopicCost, common: int) -> bool:
         """Have a cluster take up a topic that so many of its members have directly, if that pays.
 
         Samples may make them more than there are: `told` is what the topic's channel has said of itself.
@@ -194,7 +196,7 @@ class Protocol:
             [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
             self._judged(cluster, topic, told, int(need[topic]))
 
-    def _judged(self, cluster: int, topic: int, told: Topic, need: int) -> None:
+    def _judged(self, cluster: int, topic: int, told: TopicCost, need: int) -> None:
         """Have a cluster drop a topic that so many of its members have from it alone, if that pays."""
         if self.system.clusters[cluster].removes(told, need=need, local=self.local):
             self.system.remove(cluster, topic)
@@ -300,7 +302,7 @@ class Protocol:
         prices = np.zeros(len(self.system.topics))
         topics = self.exchange.topics("cluster", [self.system.topics[each] for each in channel.frequencies])
         for topic, (frequency, direct) in zip(channel.frequencies, topics, strict=True):
-            prices[topic] = self.local.last(Topic(frequency, direct + 1))
+            prices[topic] = self.local.last(TopicCost(frequency, direct + 1))
         members, size = self.exchange.counted(channel)
         worth = self.system.peers.worth(members, cluster, prices)
         price = -self.local.leave((), members=size, frequency=channel.frequency)

@@ -6,14 +6,14 @@ Imported on use only: it needs pyspark and nats-py.
 from __future__ import annotations
 
 from narrowcast.model.subjects import name_of, subject_of
-from narrowcast.spark.connectors.jetstream.connection import Address
-from narrowcast.spark.connectors.jetstream.sink import Published, publish, write_messages
+from narrowcast.spark.connectors.jetstream.connection import ServerAddress
+from narrowcast.spark.connectors.jetstream.sink import PublishResult, publish, write_messages
 from narrowcast.spark.connectors.jetstream.source import JetStreamSource, lag_of, missing_of, read_messages
 
 __all__ = [
-    "Address",
     "JetStreamSource",
-    "Published",
+    "PublishResult",
+    "ServerAddress",
     "lag_of",
     "missing_of",
     "name_of",

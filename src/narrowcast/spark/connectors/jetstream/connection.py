@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from narrowcast.errors import MissingError, ParameterError, TransportError
 from narrowcast.files import first_line
-from narrowcast.jetstream.connection import Connection
+from narrowcast.jetstream.connection import NatsConnection
 from narrowcast.jetstream.errors import LostError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SHUT_OUT = ("authorization", "invalid user credentials")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """Where NATS servers are, and how to be let in.
 
     Parameters
@@ -45,9 +45,9 @@ class Address:
 
     Examples
     --------
-    >>> Address.of("nats://one:4222,tls://me:secret@two").servers
+    >>> ServerAddress.of("nats://one:4222,tls://me:secret@two").servers
     ('nats://one:4222', 'tls://me:secret@two')
-    >>> str(Address.of("tls://me:secret@two"))
+    >>> str(ServerAddress.of("tls://me:secret@two"))
     'tls://two'
     """
 
@@ -83,7 +83,7 @@ class Address:
         return ",".join(map(_public, self.servers))
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: ServerAddress) -> NatsConnection:
     """Return a connection to one of the servers, trying until the address's timeout has passed.
 
     Raises
@@ -101,7 +101,7 @@ async def connect(address: Address) -> Connection:
         for server in random.sample(address.servers, len(address.servers)):
             try:
                 async with asyncio.timeout(max(end - time.monotonic(), 0.01)):
-                    return await Connection.open(
+                    return await NatsConnection.open(
                         server, where=str(address), timeout=address.timeout, credentials=credentials
                     )
             except ImportError as error:
@@ -118,19 +118,19 @@ async def connect(address: Address) -> Connection:
         await asyncio.sleep(_PAUSE)
 
 
-class Link:
+class LazyConnection:
     """A connection for code that is not asynchronous, made on use and again after it was lost.
 
     Between two calls nothing runs, so it may be kept for as long as it is used now and then.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self.address = address
         self._runner: asyncio.Runner | None = None
-        self._connection: Connection | None = None
+        self._connection: NatsConnection | None = None
 
-    def __reduce__(self) -> tuple[type[Link], tuple[Address]]:
-        return Link, (self.address,)
+    def __reduce__(self) -> tuple[type[LazyConnection], tuple[ServerAddress]]:
+        return LazyConnection, (self.address,)
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +140,7 @@ class Link:
     ) -> None:
         self.close()
 
-    def call(self, do: Callable[[Connection], Awaitable[Answer]], *, tries: int = 0) -> Answer:
+    def call(self, do: Callable[[NatsConnection], Awaitable[Answer]], *, tries: int = 0) -> Answer:
         """Return what something makes of a connection; when that is lost it is done again on a new one.
 
         Parameters
@@ -154,7 +154,7 @@ class Link:
             self._runner = asyncio.Runner()
         return self._runner.run(self._done(do, tries))
 
-    async def _done(self, do: Callable[[Connection], Awaitable[Answer]], tries: int) -> Answer:
+    async def _done(self, do: Callable[[NatsConnection], Awaitable[Answer]], tries: int) -> Answer:
         """Do something until it is done."""
         end = time.monotonic() + self.address.timeout
         tried = 0
@@ -194,7 +194,7 @@ def _public(server: str) -> str:
     return head + slashes + tail.rpartition("@")[2]
 
 
-def _shut_out(address: Address) -> TransportError:
+def _shut_out(address: ServerAddress) -> TransportError:
     """Return the error for a server that does not let us in."""
     by = f"the credentials file {address.credentials!r}" if address.credentials else "what its URL says"
     return TransportError(

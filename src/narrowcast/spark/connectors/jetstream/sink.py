@@ -13,15 +13,15 @@ import pyarrow as pa
 from narrowcast.errors import TableError, TransportError
 from narrowcast.jetstream.api import ID, TOO_LARGE, refusal_of
 from narrowcast.model.subjects import fault_of
-from narrowcast.spark.connectors.jetstream.connection import TIMEOUT, Address, Link
-from narrowcast.spark.problems import plainly
+from narrowcast.spark.connectors.jetstream.connection import TIMEOUT, LazyConnection, ServerAddress
+from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
-    from narrowcast.jetstream.connection import Connection, Msg
+    from narrowcast.jetstream.connection import Msg, NatsConnection
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _UNSENT = re.compile(r"[\0-\x1f\x7f]|^\s|\s$")
 _COUNTS = pa.schema([("published", pa.int64()), ("refused", pa.int64()), ("example", pa.string())])
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """What became of the messages of a table."""
 
     #: Messages that the server has taken, repeats of an earlier try among them.
@@ -66,7 +66,7 @@ def write_messages(
     acknowledge: bool = True,
     credentials: str | None = None,
     timeout: float = TIMEOUT,
-) -> Published:
+) -> PublishResult:
     """Send each row of a table to NATS, at least once.
 
     A message that can never be sent is left out and counted, so that it does not stop a stream for ever. A
@@ -94,7 +94,7 @@ def write_messages(
     TransportError
         When the server cannot be reached, or messages are not acknowledged after several tries.
     """
-    address = Address.of(servers, credentials, timeout)
+    address = ServerAddress.of(servers, credentials, timeout)
     if missing := [name for name in COLUMNS if name not in frame.columns]:
         raise TableError(
             f"messages lack column {missing[0]!r}; there are {', '.join(frame.columns)}; "
@@ -108,14 +108,14 @@ def write_messages(
         sent = chosen.mapInArrow(work, COUNTS).selectExpr(
             "coalesce(sum(published), 0)", "coalesce(sum(refused), 0)", "min(example)"
         )
-        done = Published(*sent.collect()[0])
+        done = PublishResult(*sent.collect()[0])
     if done.refused:
         log.warning("%d messages were not published, such as: %s", done.refused, done.example)
     return done
 
 
 def publish(
-    batches: Iterable[pa.RecordBatch], address: Address, *, acknowledge: bool = True
+    batches: Iterable[pa.RecordBatch], address: ServerAddress, *, acknowledge: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """Send the rows of Arrow batches, and give counts for each: the work of one task, for `mapInArrow`.
 
@@ -128,7 +128,7 @@ def publish(
     acknowledge
         Whether a stream has to take each of them.
     """
-    with Link(address) as link:
+    with LazyConnection(address) as link:
         for batch in batches:
             sending = _Sending(batch)
             for _ in range(_TRIES):
@@ -166,7 +166,7 @@ class _Sending:
         self._bytes = 0
         self._wake = asyncio.Event()
 
-    async def send(self, connection: Connection, *, acknowledge: bool) -> None:
+    async def send(self, connection: NatsConnection, *, acknowledge: bool) -> None:
         """Send what waits, once; what comes back without success waits on."""
         if not self._checked:
             self._check(connection.max_payload)
@@ -178,7 +178,7 @@ class _Sending:
         else:
             await self._tell(connection)
 
-    async def _tell(self, connection: Connection) -> None:
+    async def _tell(self, connection: NatsConnection) -> None:
         """Send what waits to whoever listens."""
         before = connection.problem
         for row in self.waiting:
@@ -188,7 +188,7 @@ class _Sending:
             raise TransportError(f"{connection.where} says {connection.problem}; ask for the permission")
         self.waiting.clear()
 
-    async def _ask(self, connection: Connection) -> None:
+    async def _ask(self, connection: NatsConnection) -> None:
         """Send what waits to a stream, many at once, and hear what became of each."""
         inbox = connection.inbox()
         self._in_flight.clear()
@@ -209,7 +209,7 @@ class _Sending:
             if not await self._heard(connection):
                 return
 
-    async def _heard(self, connection: Connection) -> bool:
+    async def _heard(self, connection: NatsConnection) -> bool:
         """Wait for the server's word on some messages, and return whether there was any."""
         self._wake.clear()
         quiet = min(_QUIET, connection.timeout)

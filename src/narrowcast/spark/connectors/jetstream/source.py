@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from narrowcast.errors import JobError, ParameterError
 from narrowcast.model.subjects import fault_of
-from narrowcast.spark.connectors.jetstream.connection import TIMEOUT, Address, Link
+from narrowcast.spark.connectors.jetstream.connection import TIMEOUT, LazyConnection, ServerAddress
 from narrowcast.spark.connectors.jetstream.stream import messages, pending, state_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.types import StructType
 
-    from narrowcast.spark.connectors.jetstream.stream import State
+    from narrowcast.spark.connectors.jetstream.stream import StreamState
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +43,10 @@ _STREAM = re.compile(r"[^\s.*>/\\\0]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SourceOptions:
     """What a source is told, checked."""
 
-    address: Address
+    address: ServerAddress
     stream: str
     subject: str | None
     start: int | str
@@ -55,7 +55,7 @@ class Options:
     parts: int
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """Return options of Spark's, which are all text, as what they mean."""
         known = ("servers", "stream", "subject", "start", "end", "limit", "parts", "credentials", "timeout")
         for name in given:
@@ -77,7 +77,7 @@ class Options:
         except ValueError:
             raise ParameterError(f"timeout is {given['timeout']!r}; give seconds above 0") from None
         return cls(
-            Address.of(given["servers"], given.get("credentials") or None, timeout),
+            ServerAddress.of(given["servers"], given.get("credentials") or None, timeout),
             stream,
             subject,
             start,
@@ -127,7 +127,7 @@ class JetStreamSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._options = Options.of(options)
+        self._options = SourceOptions.of(options)
 
     @classmethod
     def name(cls) -> str:
@@ -152,13 +152,13 @@ class JetStreamSource(DataSource):
 class _BatchReader(DataSourceReader):
     """Reads a range of sequence numbers once."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
         """Return ranges that cover what the stream holds now."""
         told = self._options
-        with Link(told.address) as link:
+        with LazyConnection(told.address) as link:
             state = link.call(partial(state_of, stream=told.stream))
         last = state.last if told.end is None else min(told.end, state.last)
         return _ranges(max(_before(told, state), state.first - 1), last, told.parts)
@@ -171,9 +171,9 @@ class _BatchReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in one process beside the driver, and reads them in the workers."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._link = Link(options.address)
+        self._link = LazyConnection(options.address)
         #: Where to stop when only what was there at the start is wanted.
         self._target: int | None = None
         self._latest: dict[str, Any] | None = None
@@ -250,10 +250,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the connection go."""
         self._link.close()
 
-    def _state(self, *, listed: bool = False) -> State:
+    def _state(self, *, listed: bool = False) -> StreamState:
         return self._link.call(partial(state_of, stream=self._options.stream, listed=listed))
 
-    def _check(self, offset: dict[str, Any], state: State) -> None:
+    def _check(self, offset: dict[str, Any], state: StreamState) -> None:
         """Refuse to go on in a stream that is not the one the checkpoint is of."""
         told = self._options
         if offset["created"] != state.created:
@@ -267,7 +267,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "it has lost messages, so begin again with a new checkpoint"
             )
 
-    def _reach(self, state: State, begin: int, top: int, rows: int) -> int:
+    def _reach(self, state: StreamState, begin: int, top: int, rows: int) -> int:
         """Return the last sequence number of a micro-batch of at most so many messages."""
         end = min(top, begin + rows)
         subject = self._options.subject
@@ -332,7 +332,7 @@ def read_messages(
         **({"subject": subject} if subject is not None else {}),
         **({"credentials": credentials} if credentials is not None else {}),
     }
-    Options.of(given)  # here, where it is told in one line
+    SourceOptions.of(given)  # here, where it is told in one line
     if not getattr(spark, _REGISTERED, False):  # Spark warns of a second time
         spark.dataSource.register(JetStreamSource)
         setattr(spark, _REGISTERED, True)
@@ -371,7 +371,7 @@ def _offset(text: str | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _before(options: Options, state: State) -> int:
+def _before(options: SourceOptions, state: StreamState) -> int:
     """Return the sequence number before the first that is wanted."""
     if options.start == "first":
         return state.first - 1
@@ -396,12 +396,12 @@ def _ranges(before: int, last: int, parts: int) -> list[InputPartition]:
     return [InputPartition((low + 1, high)) for low, high in pairwise(cuts)]
 
 
-def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Give the messages of one range, over a connection of its own."""
     if partition.value is None:  # what Spark makes of no ranges at all
         return
     first, last = partition.value
-    with Link(options.address) as link:
+    with LazyConnection(options.address) as link:
         yield from messages(link, options.stream, options.subject, first, last)
 
 

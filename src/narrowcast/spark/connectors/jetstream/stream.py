@@ -17,8 +17,8 @@ from narrowcast.jetstream.errors import LostError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from narrowcast.jetstream.connection import Connection, Msg
-    from narrowcast.spark.connectors.jetstream.connection import Link
+    from narrowcast.jetstream.connection import Msg, NatsConnection
+    from narrowcast.spark.connectors.jetstream.connection import LazyConnection
 
 #: The columns of a message.
 MESSAGES = pa.schema(
@@ -45,7 +45,7 @@ _KEPT = 60
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StreamState:
     """What a stream holds at one moment: messages from `first` to `last`, fewer those that were deleted."""
 
     first: int
@@ -61,7 +61,7 @@ class State:
         return gone + sum(max(after, self.first - 1) < number <= to for number in self.deleted)
 
 
-async def state_of(connection: Connection, stream: str, *, listed: bool = False) -> State:
+async def state_of(connection: NatsConnection, stream: str, *, listed: bool = False) -> StreamState:
     """Return what a stream holds.
 
     Parameters
@@ -98,17 +98,19 @@ async def state_of(connection: Connection, stream: str, *, listed: bool = False)
     first, last = int(state["first_seq"]), int(state["last_seq"])
     # A stream that never had a message says that its first is 0.
     unlisted = int(state.get("num_deleted", 0)) - len(deleted)
-    return State(max(first, 1), last, str(answer["created"]), deleted, max(unlisted, 0))
+    return StreamState(max(first, 1), last, str(answer["created"]), deleted, max(unlisted, 0))
 
 
-async def pending(connection: Connection, stream: str, subject: str | None, start: int) -> int:
+async def pending(connection: NatsConnection, stream: str, subject: str | None, start: int) -> int:
     """Return how many messages a stream holds from a sequence number on, of those that fit a filter."""
     name, n = await _consumer(connection, stream, subject, start)
     await _forget(connection, stream, name)
     return n
 
 
-def messages(link: Link, stream: str, subject: str | None, first: int, last: int) -> Iterator[pa.RecordBatch]:
+def messages(
+    link: LazyConnection, stream: str, subject: str | None, first: int, last: int
+) -> Iterator[pa.RecordBatch]:
     """Give the messages of a range of sequence numbers that are still there, in order, each once.
 
     Parameters
@@ -152,7 +154,7 @@ class _Pulls:
         self.last = last
         self.done = first > last
         self._size = _PULLED if subject is None else _PULLED_FIRST
-        self._connection: Connection | None = None
+        self._connection: NatsConnection | None = None
         self._inbox = self._consumer = ""
         self._taken: list[Msg] = []
         self._due = 0
@@ -160,7 +162,7 @@ class _Pulls:
         self._expected = 1
         self._wake = asyncio.Event()
 
-    async def next(self, connection: Connection) -> list[tuple[Any, ...]]:
+    async def next(self, connection: NatsConnection) -> list[tuple[Any, ...]]:
         """Return the next messages; none when the range is done or the consumer has to be made anew."""
         if connection is not self._connection or not self._consumer:
             await self._begin(connection)
@@ -180,13 +182,13 @@ class _Pulls:
             raise LostError(f"no message within {connection.timeout:g} s")
         return self._rows()
 
-    async def forget(self, connection: Connection) -> None:
+    async def forget(self, connection: NatsConnection) -> None:
         """Let the server forget the consumer at once; it would do so by itself later."""
         if connection is self._connection and self._consumer:
             await _forget(connection, self.stream, self._consumer)
         self._connection = None
 
-    async def _begin(self, connection: Connection) -> None:
+    async def _begin(self, connection: NatsConnection) -> None:
         """Make a consumer from the first message that has not been seen."""
         # An inbox of its own: what an older consumer still sends is not for this one.
         self._inbox = connection.inbox()
@@ -243,7 +245,9 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=MESSAGES)
 
 
-async def _consumer(connection: Connection, stream: str, subject: str | None, start: int) -> tuple[str, int]:
+async def _consumer(
+    connection: NatsConnection, stream: str, subject: str | None, start: int
+) -> tuple[str, int]:
     """Make a consumer that the server forgets by itself, and return its name and how much it has to give."""
     try:
         answer = await connection.jetstream.create_consumer(
@@ -254,13 +258,13 @@ async def _consumer(connection: Connection, stream: str, subject: str | None, st
     return str(answer["name"]), int(answer["num_pending"])
 
 
-async def _forget(connection: Connection, stream: str, consumer: str) -> None:
+async def _forget(connection: NatsConnection, stream: str, consumer: str) -> None:
     """Delete a consumer, if the server can."""
     with suppress(RefusedError, LostError):
         await connection.jetstream.delete_consumer(stream, consumer)
 
 
-async def _refused(connection: Connection, stream: str, error: RefusedError) -> Exception:
+async def _refused(connection: NatsConnection, stream: str, error: RefusedError) -> Exception:
     """Return what the server has refused as an error of ours."""
     if error.code == NO_ACCOUNT:
         return TransportError(
@@ -272,7 +276,7 @@ async def _refused(connection: Connection, stream: str, error: RefusedError) -> 
     return LostError(f"stream {stream!r}: {error.description}")
 
 
-async def _absent(connection: Connection, stream: str) -> ParameterError:
+async def _absent(connection: NatsConnection, stream: str) -> ParameterError:
     """Return the error for a stream that is not there, with the names of those that are."""
     try:
         names = sorted(await connection.jetstream.stream_names())
