@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
 from narrowcast.tables.json_lines import NO_UTF8
-from narrowcast.tables.raw import Raw
+from narrowcast.tables.raw import Raw, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -187,16 +187,18 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def read_records(lines: pa.Array, width: int, say: WidthReason = width_reason) -> Raw:
     """Return records, each of whose bytes is a letter of a text, as columns of text."""
-    records = [_END.sub("", line).replace("\r\n", "\n").encode("latin-1") for line in lines.to_pylist()]
-    content = b"\n".join([*records, b""])
+    content = joined(lines)
+    if not content.isascii():
+        content = content.decode().encode("latin-1")
     if _is_plain(content):
-        raw = _together(content, ["x"] * width, say)
+        raw = _together(content + b"\n", ["x"] * width, say)
         if raw.broken is None and len(raw.columns[0]) == len(lines):  # or they would not be in order
             return raw
     columns: list[list[str | None]] = [[] for _ in range(width)]
     broken: list[str | None] = []
     shown: list[str | None] = []
-    for record in records:
+    for line in lines.to_pylist():
+        record = _END.sub("", line).replace("\r\n", "\n").encode("latin-1")
         text = record.decode("utf-8", "replace")
         try:
             record.decode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.tables.raw import Raw
+from narrowcast.tables.raw import Raw, joined
 from narrowcast.tables.values import is_nested, is_text, json_text
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def read_alike(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | N
     """Return the objects that Arrow reads, None where a line is none or Arrow is less strict than JSON."""
     import pyarrow.json as pj
 
-    content = "\n".join(lines.to_pylist()).encode()
+    if lines.null_count:
+        return None
+    content = joined(lines)
     if not pc.all(pc.match_substring_regex(lines, _CURLY)).as_py() or any(
         map(content.__contains__, _NO_NUMBERS)
     ):

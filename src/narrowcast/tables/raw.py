@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,16 @@ class Source:
     def is_text(self) -> bool:
         """Whether its values are written as text, so that reasons quote numbers too."""
         return self.kind in ("csv", "json")
+
+
+def joined(lines: pa.Array) -> bytes:
+    r"""Return lines, none of them null, as the bytes of one text.
+
+    >>> joined(pa.array(["a", "b"]))
+    b'a\nb'
+    """
+    one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    return bytes(pc.binary_join(one, "\n")[0].as_buffer())
 
 
 def collision(names: Iterable[str]) -> tuple[str, str] | None:
