@@ -145,8 +145,10 @@ def test_parquet(spark: SparkSession, tmp_path: Path, size: int, kind: str) -> N
 
 
 TABLES = {
-    "rates": "flow,rate,time\na,1,\na,2,2024-01-01\na,3,2024-01-01\nb,-1,\nc,NaN,\nd,inf,\ne,x,\nf,,\ng,0,noon\nh,1e3,\n",
-    "changes": "time,subscriber,flow,action\n2024-01-01T00:00:00Z,1,2,subscribe\n2024-01-01,1,2,Leave\n,1,2,unsubscribe\n",
+    "rates": "flow,rate,time\na,1,\na,2,2024-01-01\na,3,2024-01-01\nb,-1,\nc,NaN,\nd,inf,\n"
+    "e,x,\nf,,\ng,0,noon\nh,1e3,\n",
+    "changes": "time,subscriber,flow,action\n2024-01-01T00:00:00Z,1,2,subscribe\n"
+    "2024-01-01,1,2,Leave\n,1,2,unsubscribe\n",
     "topology": "a,b,cost\n1,3,1\n2,2,1\n1,2,-0.5\n1,2,\n",
     "locations": "subscriber,publisher,node\ns,,1\nt,,\n,,1\ns,,2\n,p,3\nu,u,3\n",
     "publishers": "event_id,node\n1,n\n1,m\nx,n\n",
