@@ -14,8 +14,7 @@ from hypothesis import strategies as hs
 
 from narrowcast.errors import TableError
 from narrowcast.model.schema import Schema
-from narrowcast.spark.sources.columns import castable, schema_of
-from narrowcast.spark.sources.formats import infer
+from narrowcast.spark.sources.columns import schema_of
 from narrowcast.spark.sources.tables import ingest
 from support.tables import lines, parquet, reasons, rows, types, write
 
@@ -114,38 +113,6 @@ def test_one_odd_object_leaves_the_others(
         "a.deep '7' is no struct; give another value",
     ]
     assert "ERROR" not in capfd.readouterr().err
-
-
-def test_what_spark_can_cast(spark: SparkSession) -> None:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import _parse_datatype_string
-
-    wanted = [
-        "boolean",
-        "tinyint",
-        "int",
-        "bigint",
-        "float",
-        "double",
-        "decimal(9,2)",
-        "string",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    ]
-    more = ["void", "binary", "variant", "array<int>", "interval day to second", "interval year to month"]
-    for one in [*wanted, *more]:
-        found = sf.lit(None).cast(one)
-        for other in wanted:
-            try:
-                # `to_json` makes texts out of what is nested.
-                spark.range(1).select(found.try_cast(other))
-                can = not one.startswith("array")
-            except AnalysisException:
-                can = False
-            known = castable(_parse_datatype_string(one), _parse_datatype_string(other))
-            assert known == can or (one.startswith("interval") and not known), (one, other)
 
 
 @pytest.mark.parametrize("uri", [False, True])
@@ -416,59 +383,6 @@ def test_parquet_of_several_widths(spark: SparkSession, tmp_path: Path) -> None:
         ingest(spark, "events", tmp_path / "t")
     with pytest.raises(TableError, match=r"files in which one column has several types; .*: STRUCT<event_id"):
         ingest(spark, "events", (tmp_path / "t").as_uri())
-
-
-PLAIN = "0 7 -7 +7 007 2147483648 9223372036854775808 1e3 .5 nan TRUE false 2024-01-01 2024-13-01 x truest"
-CELL = hs.sampled_from(
-    [
-        *PLAIN.split(),
-        "2024-01-01T10",
-        "2024-01-01 10:00:00",
-        "2024-01-01 x",
-        "9" * 39,
-        "",
-        " 1",
-        "-2147483648",
-    ]
-)
-
-
-def kind_of(texts: list[str], label: bool) -> str:
-    """Name the narrowest type, one value after another."""
-    import re
-
-    there = [text for text in texts if text]
-    if not there:
-        return "string"
-    if all(text.lower() in ("true", "false") for text in there):
-        return "boolean"
-    whole = [re.fullmatch(r"[+-]?\d+", text) is not None for text in there]
-    if label and any(str(int(text)) != text for text, fits in zip(there, whole, strict=True) if fits):
-        return "string"
-    if all(whole) and max(abs(int(text)) for text in there) < 10**38:
-        for name, bits in (("int", 31), ("bigint", 63)):
-            if all(-(2**bits) <= int(text) < 2**bits for text in there):
-                return name
-        return "decimal(38,0)"
-    if all(is_whole or text in ("1e3", ".5", "nan") for is_whole, text in zip(whole, there, strict=True)):
-        return "double"
-    if all(text == "2024-01-01" for text in there):
-        return "date"
-    times = ("2024-01-01", "2024-01-01 10:00:00", "2024-01-01T10")
-    return "timestamp" if all(text in times for text in there) else "string"
-
-
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(hs.lists(hs.lists(CELL, min_size=30, max_size=30), min_size=1, max_size=3))
-def test_types_of_many_columns(spark: SparkSession, cells: list[list[str]]) -> None:
-    names = [f"c{i}" for i in range(len(cells[0]))]
-    frame = spark.createDataFrame(cells, ", ".join(f"{name} string" for name in names))
-    asked = {name: i % 2 == 0 for i, name in enumerate(names)}
-    found, odd = infer(frame, names, asked)
-    assert {name: kind.simpleString() for name, kind in found.items()} == {
-        name: kind_of([row[i] for row in cells], asked[name]) for i, name in enumerate(names)
-    }
-    assert not odd
 
 
 def test_a_wide_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
 from narrowcast.model import keys
+from narrowcast.tables.text import CALENDAR
 
 if TYPE_CHECKING:
     from narrowcast.model.types import DataType
@@ -46,18 +47,14 @@ _TOO_MUCH = 2.0**128 - 2.0**103
 _MOST = int(1.7976931348623157e308)
 #: Characters of a value that are told.
 _SHOWN = 40
-#: A day that the calendar has, and what a timestamp has beside it.
-_DAY = (
-    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
-    r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-)
+#: What a timestamp has beside its day.
 _HOUR, _MINUTE = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
 _CLOCK = rf"[ T]{_HOUR}(?::{_MINUTE}(?::{_MINUTE}(?:\.\d{{1,9}})?)?)?"
 _ZONE = rf"(?:Z|[+-]{_HOUR}(?::?{_MINUTE})?)"
 _TEXTS = {
-    "date": _DAY,
-    "timestamp": rf"{_DAY}(?:{_CLOCK}{_ZONE}?)?",
-    "timestamp_ntz": rf"{_DAY}(?:{_CLOCK})?",
+    "date": CALENDAR,
+    "timestamp": rf"{CALENDAR}(?:{_CLOCK}{_ZONE}?)?",
+    "timestamp_ntz": rf"{CALENDAR}(?:{_CLOCK})?",
 }
 _ERRORS = (pa.ArrowException, TableError, OverflowError, UnicodeError, ArithmeticError)
 

@@ -5,24 +5,44 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from narrowcast.errors import TableError
 from narrowcast.files import first_line
-from narrowcast.spark.sources.columns import refuse_collated, texts
+from narrowcast.spark.sources.columns import arrow_type, column_type, refuse_collated
 from narrowcast.spark.sources.places import Place, find, reading
 from narrowcast.spark.spark_errors import is_sparks
+from narrowcast.tables import csv_records, inference, json_lines
+from narrowcast.tables.raw import Raw, Source
+from narrowcast.tables.sources import (
+    common_columns,
+    found_fields,
+    is_nanoseconds,
+    object_fields,
+    refuse_other_header,
+    refuse_twice,
+)
+from narrowcast.tables.values import carried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType as SparkType
-    from pyspark.sql.types import StructType
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+    from pyspark.sql.types import StructField, StructType
 
-#: Columns of a loaded source: why a row could not be taken apart, null when it could, and the text of it.
-BROKEN, LINE = "broken", "line"
+    from narrowcast.tables.rules import Column
+
+    #: Takes rows as Spark sends them to its workers apart.
+    Reader = Callable[[pa.RecordBatch], Raw]
+
+#: The column of a loaded source with the text of a row.
+LINE = "line"
 
 #: RFC 4180, and nothing left out: columns that nobody asks for are still counted.
 CSV = {
@@ -36,43 +56,25 @@ CSV = {
     # Spark reads a quoted empty text as null as well, unless null is spelled in another way.
     "nullValue": "\u0001",
 }
-#: A record of CSV as RFC 4180 has it, but for quotes inside a field without; nothing is tried twice.
-_FIELD = r'(?:"(?:[^"]++|"")*+"[ \t]*+|(?!")[^,]*+)'
-_RECORD = f"^{_FIELD}(?:,{_FIELD})*+$"
-_NO_UTF8 = "is no UTF-8; write the file in that encoding"
 #: What lets Spark read timestamps in nanoseconds, as numbers.
 _NANOS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A table that was found.
+class SparkSource(Source):
+    """A table that was found, as Spark loads it.
 
     Parameters
     ----------
-    where
-        How errors call it.
-    kind
-        ``parquet``, ``csv``, ``json`` or ``frame``.
-    names
-        Its columns, as they are spelled there.
-    held
-        The types that some columns hold, and among them labels, which are integers only where each is written
-        as integers are; for CSV they are found out by reading it.
     load
-        Gives the table for the names and types that are wanted: columns `c0`, `c1`, ... as they were read,
-        which need not be those types, and for CSV and JSON `broken` and `line`. In JSON there may be more
-        names than were found.
+        Gives its rows for the columns that are planned, and how workers take them apart. Columns with types
+        are `c0`, `c1`, ...
     """
 
-    where: str
-    kind: str
-    names: tuple[str, ...]
-    held: Callable[[Collection[int], Collection[int]], list[SparkType]]
-    load: Callable[[Sequence[tuple[str, SparkType]]], DataFrame]
+    load: Callable[[Sequence[Column]], tuple[DataFrame, Reader]]
 
 
-def source_of(spark: SparkSession, given: str | Path | DataFrame, table: str) -> Source:
+def source_of(spark: SparkSession, given: str | Path | DataFrame, table: str) -> SparkSource:
     """Find a table: look at its place, its format and its columns."""
     if not isinstance(given, str | Path):
         return _typed(f"the DataFrame given as {table}", "frame", given)
@@ -81,16 +83,12 @@ def source_of(spark: SparkSession, given: str | Path | DataFrame, table: str) ->
         return {"parquet": _parquet, "csv": _csv, "json": _json}[place.kind](spark, str(given), place)
 
 
-def _refuse_twice(where: str, inner: Iterable[str], keys: Iterable[str]) -> None:
-    """Refuse a value that is both in a file and in the name of its folder."""
-    there = {name.lower() for name in inner}
-    if twice := [key for key in keys if key.lower() in there]:
-        raise TableError(
-            f"{where} has column {twice[0]!r} twice: in its files and in a folder's name; rename one"
-        )
+def columns_of(batch: pa.RecordBatch) -> Raw:
+    """Return typed columns as they are."""
+    return Raw([carried(column) for column in batch.columns])
 
 
-def _typed(where: str, kind: str, frame: DataFrame, nanos: Mapping[str, bool] | None = None) -> Source:
+def _typed(where: str, kind: str, frame: DataFrame, nanos: Mapping[str, bool] | None = None) -> SparkSource:
     """Return a table whose columns have types; some may be nanoseconds, with a zone or without."""
     from pyspark.sql import functions as sf
 
@@ -100,13 +98,13 @@ def _typed(where: str, kind: str, frame: DataFrame, nanos: Mapping[str, bool] | 
         if nanos and name in nanos:
             micros = sf.expr(f"timestamp_micros(c{i} div 1000 - IF(c{i} % 1000 < 0, 1, 0))")
             plain = plain.withColumn(f"c{i}", micros if nanos[name] else micros.cast("timestamp_ntz"))
-    kinds = [part.dataType for part in plain.schema.fields]
-    for name, held in zip(names, kinds, strict=True):
-        refuse_collated(name, held, where)
-    return Source(where, kind, names, lambda *_: kinds, lambda _: plain)
+    for name, part in zip(names, plain.schema.fields, strict=True):
+        refuse_collated(name, part.dataType, where)
+    kinds = [arrow_type(part.dataType) or pa.null() for part in plain.schema.fields]
+    return SparkSource(where, kind, names, lambda *_: kinds, lambda _: (plain, columns_of))
 
 
-def _parquet(spark: SparkSession, where: str, place: Place) -> Source:
+def _parquet(spark: SparkSession, where: str, place: Place) -> SparkSource:
     """Return a table of Parquet files, whose types may differ a little."""
     reader = spark.read.options(**place.options)
     try:
@@ -117,290 +115,161 @@ def _parquet(spark: SparkSession, where: str, place: Place) -> Source:
         if not place.files:
             raise
         nanos, shape = _shape(spark, where, place)
-        _refuse_twice(where, shape.names, place.keys)
+        refuse_twice(where, shape.names, place.keys)
         return _typed(where, "parquet", reader.schema(shape).parquet(place.spot), nanos)
     if place.keys:
         inner = reader.option("mergeSchema", "true").option("recursiveFileLookup", "true")
-        _refuse_twice(where, inner.parquet(place.spot).columns, place.keys)
+        refuse_twice(where, inner.parquet(place.spot).columns, place.keys)
     return _typed(where, "parquet", frame)
 
 
 def _shape(spark: SparkSession, where: str, place: Place) -> tuple[dict[str, bool], StructType]:
     """Return the columns of Parquet files that Spark cannot read as one table, and which are nanoseconds."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql import types as st
 
     try:
-        shapes = {pq.read_schema(file).remove_metadata().to_string(): file for file in place.files}
-        found = [(file, pq.read_schema(file)) for file in shapes.values()]
+        schemas = {file: pq.read_schema(file) for file in place.files}
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"cannot read {where} as parquet: {first_line(error)}") from error
-    for file, schema in found:  # before Spark sees them
-        for part in schema:
-            _nanos(where, file.name, part.name, str(part.type))
+    nanos = {
+        part.name: "tz=" in str(part.type)
+        for file, schema in schemas.items()
+        for part in schema
+        if is_nanoseconds(where, file.name, part.name, str(part.type))
+    }
+    fields = [
+        st.StructField(part.name, st.LongType() if part.name in nanos else column_type(part.type))
+        for part in common_columns(where, schemas)
+    ]
     with _set(spark, _NANOS, "true"):
-        reader = spark.read.options(**{**place.options, "recursiveFileLookup": "true"})
-        read = [reader.parquet(f"file://{file}").schema for file, _ in found]
-    nanos: dict[str, bool] = {}
-    fields: dict[str, tuple[st.StructField, str, str]] = {}
-    for (file, schema), columns in zip(found, read, strict=True):
-        for column in columns.fields:
-            written = str(schema.field(column.name).type)
-            if nano := _nanos(where, file.name, column.name, written):
-                nanos[column.name] = "tz=" in written
-            said = written if nano else column.dataType.simpleString()
-            old, there, before = fields.get(column.name.lower(), (column, file.name, said))
-            wide = _wider(old.dataType, column.dataType)
-            if wide is None or (said != before and (nano or "[ns" in before)):
-                raise TableError(
-                    f"column {column.name!r} of {where} is of type {before} in {there} and {said} in "
-                    f"{file.name}; write it as one type in all files"
-                )
-            fields[column.name.lower()] = (st.StructField(old.name, wide), there, before)
-    return nanos, st.StructType([column for column, _, _ in fields.values()])
+        return nanos, st.StructType(fields)
 
 
-def _nanos(where: str, file: str, name: str, written: str) -> bool:
-    """Return whether a column holds nanoseconds, and refuse what cannot be read even so."""
-    said = f"column {name!r} in {file} of {where} is of type {written}; write"
-    if "time32[" in written or "time64[" in written:
-        raise TableError(f"{said} times of day as text or as numbers")
-    if "timestamp[ns" in written and not written.startswith("timestamp"):
-        raise TableError(f"{said} timestamps within others in microseconds")
-    return written.startswith("timestamp[ns")
-
-
-def _wider(one: SparkType, other: SparkType) -> SparkType | None:
-    """Return the type in which Parquet files of both types can be read, None where there is none."""
-    from pyspark.sql import types as st
-
-    if one == other:
-        return one
-    order: list[SparkType] = [st.ByteType(), st.ShortType(), st.IntegerType(), st.LongType()]
-    if one in order and other in order:
-        return max(one, other, key=order.index)
-    exact = [*order[:3], st.FloatType(), st.DoubleType()]
-    return st.DoubleType() if one in exact and other in exact else None
-
-
-def _csv(spark: SparkSession, where: str, place: Place) -> Source:
+def _csv(spark: SparkSession, where: str, place: Place) -> SparkSource:
     """Return a table whose columns are text below a header."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
-
     # A header is one line; looked for across lines, Spark would take the path for a pattern.
     how = {**CSV, **place.options}
     first = spark.read.options(**{**how, "header": "false", "multiLine": "false"}).csv(place.spot)
-    top = first.first()
-    if top is None:
-        raise TableError(f"{where} is empty: it has not even a header; write the names of its columns first")
+    top = first.first() or ()
     width = sum(name.startswith("_c") for name in first.columns)  # values named by folders stand behind
-    names = tuple(name and name.removeprefix("\ufeff") for name in top[:width])
-    if None in names or "" in names:
-        raise TableError(
-            f"column {1 + [n or '' for n in names].index('')} of {where} has no name; give it one"
-        )
-    _refuse_twice(where, names, place.keys)
-    line = "_" * max(map(len, names)) + LINE  # longer than any of the others, so none of them
-    few = sf.lit(f"has too few or too many fields: there are {width} columns; mend or drop it")
+    names = csv_records.check_header([(name or "").removeprefix("\ufeff") for name in top[:width]], where)
+    refuse_twice(where, names, place.keys)
+    frame, folders = load_records(spark.read.options(**place.options), place.spot, names)
+    frame = frame.toDF(LINE, *(f"p{i}" for i in range(len(folders))))
+    _refuse_other_headers(spark, where, how, place, names)
+    reader = partial(records_of, width=width)
 
-    def read(more: int, **options: str) -> DataFrame:
-        """Return the columns, some more, the text of rows with another number, and folders' values."""
-        fields = [*names, *(f"{line}{i}" for i in range(more)), line]
-        text = st.StructType([st.StructField(name, st.StringType()) for name in fields])
-        reader = spark.read.options(**{**how, "columnNameOfCorruptRecord": line, **options})
-        frame = reader.schema(text).csv(place.spot)
-        parts = len(frame.columns) - len(fields)
-        extra = [f"x{i}" for i in range(more)]
-        plain = [f"c{i}" for i in range(width + parts)]
-        return frame.toDF(*plain[:width], *extra, LINE, *plain[width:])
-
-    def carefully() -> DataFrame:
-        """Return the rows, each looked at as it is written: no other way tells whether a quote was closed.
-
-        There are two columns too many, so that Spark gives the text of each row, and bytes stay bytes.
-        """
-        frame = read(2, enforceSchema="true", encoding="ISO-8859-1")
-        cut = sf.concat_ws(",", *(f"c{i}" for i in range(width)), "x0", "x1")
-        frame = frame.withColumn(LINE, sf.coalesce(LINE, cut))
-        bare = sf.regexp_replace(sf.regexp_replace(LINE, r"[\r\n]+$", ""), '"[^"]*+"', "")
-        right = sf.col("x0").isNull() & (sf.length(sf.regexp_replace(bare, "[^,]++", "")) == width - 1)
-        as_text = {
-            name: sf.encode(name, "ISO-8859-1").cast("string")
-            for name in (LINE, *(f"c{i}" for i in range(width)))
-        }
-        why = (
-            sf.when(~sf.is_valid_utf8(as_text[LINE]), sf.lit(_NO_UTF8))
-            .when(
-                ~sf.regexp_replace(LINE, r"[\r\n]+$", "").rlike(_RECORD),
-                sf.lit("has a quote that is not closed, or text behind one that is; mend or drop it"),
-            )
-            .when(~right, few)
-        )
-        frame = frame.withColumn(BROKEN, why).withColumns(as_text).drop("x0", "x1")
-        return frame.withColumn(LINE, sf.when(frame[BROKEN].isNotNull(), sf.make_valid_utf8(LINE)))
-
-    quick = read(0)
-    frame = quick.withColumn(BROKEN, sf.when(quick[LINE].isNotNull(), few))
-    parts = frame.schema.fields[width + 1 : -1]
-    named = first.schema.fields[width:]
-
-    def held(needed: Collection[int], labels: Collection[int]) -> list[SparkType]:
-        nonlocal frame
-        columns = [f"c{i}" for i in range(width)]
-        asked = [(f"c{i}", i in labels) for i in sorted(needed) if i < width]
+    def held(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:
+        own = [i for i in needed if i < width]
+        work = partial(_codes, width=width, needed=own)
+        codes = [0] * width
         with reading(where, "csv", names):
-            found, odd = infer(frame.where(frame[BROKEN].isNull()), columns, dict(asked))
-            if odd:
-                frame = carefully()
-                found, _ = infer(frame.where(frame[BROKEN].isNull()), columns, dict(asked))
-        return [found.get(name, st.StringType()) for name in columns] + [part.dataType for part in parts]
+            for row in frame.select(LINE).mapInArrow(work, "codes array<int>").collect():
+                codes = [one | other for one, other in zip(codes, row["codes"], strict=True)]
+        kinds = [
+            inference.narrowest(codes[i], label=i in labels) if i in own else pa.string()
+            for i in range(width)
+        ]
+        return kinds + [arrow_type(part.dataType) or pa.null() for part in folders]
 
-    def load(wanted: Sequence[tuple[str, SparkType]]) -> DataFrame:
-        empty = [i for i in range(width) if not isinstance(wanted[i][1], st.StringType)]
-        return frame.withColumns({f"c{i}": sf.nullif(f"c{i}", sf.lit("")) for i in empty}) if empty else frame
-
-    return Source(where, "csv", (*names, *(part.name for part in named)), held, load)
-
-
-#: What a text may be, as bits: a truth value, a whole number of so many bits, another number, a day, a time,
-#: any other text; and a whole number that is not written in the one way that names it.
-_TRUTH, _INT, _LONG, _HUGE, _NUMBER, _DATE, _TIME, _TEXT, _PADDED = (1 << i for i in range(9))
+    return SparkSource(
+        where, "csv", (*names, *(part.name for part in folders)), held, lambda _: (frame, reader)
+    )
 
 
-def infer(
-    frame: DataFrame, columns: Sequence[str], asked: Mapping[str, bool]
-) -> tuple[dict[str, SparkType], bool]:
-    """Return the narrowest types that hold all values of columns of text, and whether a value looks odd.
+def load_records(
+    reader: DataFrameReader | DataStreamReader, spot: str, names: Sequence[str]
+) -> tuple[DataFrame, list[StructField]]:
+    """Return the texts of records of CSV, and which columns stand behind: values that folders name.
 
-    An empty text counts as null. Numbers of several kinds become the widest, dates among timestamps become
-    timestamps, and any other mixture is text. A value is odd when it may come from a quote that was not
-    closed, or from bytes that are no text.
-
-    Parameters
-    ----------
-    frame
-        Where they are.
-    columns
-        All that are looked at for odd values.
-    asked
-        Those whose types are asked for, and whether they are labels: `007` is no other way to write 7 there.
+    The text alone tells whether a quote was closed.
     """
     from pyspark.sql import functions as sf
-
-    # Columns become rows first: expressions for each of hundreds of columns would take minutes to compile.
-    cells = frame.select(sf.posexplode(sf.array(*columns)).alias("i", "text")).where("text != ''")
-    text = sf.col("text")
-    number = r"^(?i)[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
-    day = r"^\d{4}-\d{1,2}-\d{1,2}"
-    size = (
-        sf.when(text.try_cast("int").isNotNull(), _INT)
-        .when(text.try_cast("bigint").isNotNull(), _LONG)
-        .when(text.try_cast("decimal(38,0)").isNotNull(), _HUGE)
-        .otherwise(_NUMBER)
-    )
-    padded = sf.when(text.rlike(r"^(0|-?[1-9]\d*)$"), 0).otherwise(_PADDED)
-    code = (
-        sf.when(text.rlike(r"^[+-]?\d+$"), size + padded)
-        .when(text.rlike(number) & text.try_cast("double").isNotNull(), _NUMBER)
-        .when(text.rlike(r"^(?i)(true|false)\z"), _TRUTH)  # Spark's lower would first fill large tables
-        .when(text.rlike(f"{day}$") & text.try_cast("date").isNotNull(), _DATE)
-        .when(text.rlike(f"{day}[ T]\\d.*$") & text.try_cast("timestamp").isNotNull(), _TIME)
-        .otherwise(_TEXT)
-    )
-    needed = sf.col("i").isin([i for i, name in enumerate(columns) if name in asked])
-    odd = text.startswith('"') | text.contains("\n") | text.contains("\r") | text.contains("\ufffd")
-    seen = [sf.bit_or(sf.when(needed, code)).alias("codes"), sf.bool_or(odd).alias("odd")]
-    rows = cells.groupBy("i").agg(*seen).collect()
-    codes = {columns[row["i"]]: row["codes"] for row in rows}
-    found = {name: _narrowest(codes.get(name, 0), label) for name, label in asked.items()}
-    return found, any(row["odd"] for row in rows)
-
-
-def _narrowest(codes: int, label: bool) -> SparkType:
-    """Return the narrowest type for what was seen in a column."""
     from pyspark.sql import types as st
 
-    if label and codes & _PADDED:
-        return st.StringType()
-    codes &= ~_PADDED
-    order: list[tuple[int, SparkType]] = [
-        (_TRUTH, st.BooleanType()),
-        (_INT, st.IntegerType()),
-        (_INT | _LONG, st.LongType()),
-        (_INT | _LONG | _HUGE, st.DecimalType(38, 0)),
-        (_INT | _LONG | _HUGE | _NUMBER, st.DoubleType()),
-        (_DATE, st.DateType()),
-        (_DATE | _TIME, st.TimestampType()),
-    ]
-    return next((kind for fine, kind in order if codes and not codes & ~fine), st.StringType())
+    line = "_" * max(map(len, names)) + LINE  # longer than any name, so none of them
+    # Of two columns more than there are, so that Spark gives the text of each row; and bytes stay bytes.
+    fields = [*(f"{line}{i}" for i in range(len(names) + 2)), line]
+    text = st.StructType([st.StructField(name, st.StringType()) for name in fields])
+    plain = {**CSV, "enforceSchema": "true", "encoding": "ISO-8859-1", "columnNameOfCorruptRecord": line}
+    frame = reader.options(**plain).schema(text).csv(spot)
+    folders = frame.schema.fields[len(fields) :]
+    record = sf.coalesce(line, sf.concat_ws(",", *fields[:-1])).alias(LINE)
+    return frame.select(record, *(part.name for part in folders)), folders
 
 
-def objects(lines: DataFrame) -> DataFrame:
-    """Return texts with the reason against those that are no JSON object, null for the others."""
-    from pyspark.sql import functions as sf
+def _refuse_other_headers(
+    spark: SparkSession, where: str, how: dict[str, str], place: Place, names: list[str]
+) -> None:
+    """Refuse files whose columns are not those of the first one."""
+    from pyspark.sql import types as st
 
-    wrong = sf.when(~sf.is_valid_utf8(LINE), sf.lit(_NO_UTF8))
-    lines = lines.withColumn(BROKEN, wrong).withColumn(LINE, sf.make_valid_utf8(LINE))
-    lines = lines.withColumn(LINE, sf.regexp_replace(LINE, "^\ufeff", ""))
-    # In brackets, so that anything behind the object shows: Spark's parser would pass over it.
-    closed = sf.concat(sf.lit("["), sf.col(LINE), sf.lit("]"))
-    whole = sf.try_parse_json(closed).isNotNull() & (sf.json_array_length(closed) == 1)
-    fine = sf.coalesce(whole & sf.ltrim(LINE).startswith("{"), sf.lit(False))
-    said = sf.when(~fine, sf.lit("is no JSON object of its own line; mend or drop it"))
-    return lines.withColumn(BROKEN, sf.coalesce(BROKEN, said))
+    for file in place.files:
+        with file.open("rb") as opened:
+            refuse_other_header(where, file, csv_records.open_header(opened), names)
+    text = st.StructType([st.StructField(name, st.StringType()) for name in names])
+    frame = spark.read.options(**how).schema(text).csv(place.spot)
+    if not place.files and len(frame.inputFiles()) > 1:  # Spark looks at headers when it reads
+        with reading(where, "csv", names):
+            frame.count()
 
 
-def _json(spark: SparkSession, where: str, place: Place) -> Source:
+def records_of(batch: pa.RecordBatch, width: int) -> Raw:
+    """Return rows of CSV out of their texts."""
+    raw = csv_records.read_records(batch.column(0), width)
+    return Raw([*raw.columns, *map(carried, batch.columns[1:])], raw.broken, raw.line)
+
+
+def _codes(batches: Iterator[pa.RecordBatch], *, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
+    """Return what the texts of each column may be."""
+    codes = [0] * width
+    for batch in batches:
+        raw = records_of(batch, width)
+        for i in needed:
+            texts = raw.columns[i] if raw.broken is None else raw.columns[i].filter(raw.broken.is_null())
+            codes[i] = inference.seen(codes[i], texts)
+    yield pa.RecordBatch.from_arrays([pa.array([codes], pa.list_(pa.int32()))], ["codes"])
+
+
+def _json(spark: SparkSession, where: str, place: Place) -> SparkSource:
     """Return a table whose rows are objects, one a line."""
     from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
 
-    read = spark.read.options(**place.options).text(place.spot)
-    parts = read.schema.fields[1:]
-    lines = objects(read.toDF(LINE, *(f"p{i}" for i in range(len(parts))))).where(sf.trim(LINE) != "")
-    with _set(spark, "spark.sql.caseSensitive", "true"):  # or spellings would be taken for one another
-        found = spark.read.json(lines.where(f"{BROKEN} IS NULL").select(LINE)).schema.fields
-    if not found and not lines.isEmpty():
-        raise TableError(f"no line of {where} is a JSON object; write one object in each line")
-    for part in found:
-        _refuse_spellings(where, part.name, part.dataType)
-    _refuse_twice(where, (part.name for part in found), (part.name for part in parts))
-    kinds = [part.dataType for part in (*found, *parts)]
-    names = tuple(part.name for part in (*found, *parts))
+    text = spark.read.options(**place.options).text(place.spot)
+    folders = text.schema.fields[1:]
+    line = sf.col(text.columns[0])
+    frame = text.where(sf.trim(line) != "").select(line.cast("binary").alias(LINE), *text.columns[1:])
+    frame = frame.toDF(LINE, *(f"p{i}" for i in range(len(folders))))
+    kinds = [
+        pa.ipc.read_schema(pa.py_buffer(row["kind"])).field(0).type
+        for row in frame.select(LINE).mapInArrow(_kinds, "kind binary").collect()
+    ]
+    fields = found_fields(where, kinds)
+    refuse_twice(where, [part.name for part in fields], [part.name for part in folders])
+    types = [*(part.type for part in fields), *(arrow_type(part.dataType) or pa.null() for part in folders)]
+    names = [part.name for part in fields]
 
-    def load(wanted: Sequence[tuple[str, SparkType]]) -> DataFrame:
-        """Take the lines apart: fields as text, unless they are nested and stay so."""
-        inside = [i for i in range(len(wanted)) if not len(found) <= i < len(names)]
-        fields = []
-        for i in inside:
-            name, kind = wanted[i]
-            fields.append(st.StructField(name, texts(kinds[i] if i < len(found) else kind, kind)))
-        # Generated rather than selected, so that no line is parsed more than once.
-        parsed = sf.from_json(sf.when(sf.col(BROKEN).isNull(), sf.col(LINE)), st.StructType(fields))
-        split = lines.select("*", sf.inline_outer(sf.array(parsed)))
-        between = [f"c{len(found) + i}" for i in range(len(parts))]
-        return split.toDF(LINE, *between, BROKEN, *(f"c{i}" for i in inside))
+    def load(columns: Sequence[Column]) -> tuple[DataFrame, Reader]:
+        own = object_fields(names, len(folders), columns)
+        return frame, partial(_objects_of, fields=own, inner=len(names))
 
-    return Source(where, "json", names, lambda *_: kinds, load)
+    return SparkSource(where, "json", (*names, *(part.name for part in folders)), lambda *_: types, load)
 
 
-def _refuse_spellings(where: str, name: str, kind: SparkType) -> None:
-    """Refuse objects within which two names differ only in case."""
-    from pyspark.sql import types as st
+def _kinds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the type of all objects in a task, if there are any lines."""
+    found = json_lines.merged(json_lines.types_of(batch.column(0)) for batch in batches if batch.num_rows)
+    if found is not None:
+        kind = pa.schema([("kind", found)]).serialize().to_pybytes()
+        yield pa.RecordBatch.from_arrays([pa.array([kind], pa.binary())], ["kind"])
 
-    if isinstance(kind, st.ArrayType):
-        _refuse_spellings(where, name, kind.elementType)
-    elif isinstance(kind, st.StructType):
-        first: dict[str, str] = {}
-        for part in kind.fields:
-            if (other := first.setdefault(part.name.lower(), part.name)) is not part.name:
-                raise TableError(
-                    f"columns '{name}.{other}' and '{name}.{part.name}' of {where} collide: "
-                    "names ignore case; rename one"
-                )
-            _refuse_spellings(where, f"{name}.{part.name}", part.dataType)
+
+def _objects_of(batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]], inner: int) -> Raw:
+    """Return objects out of lines; values that folders name stand behind the fields that were found."""
+    raw = json_lines.read_lines(batch.column(0), fields)
+    folders = map(carried, batch.columns[1:])
+    return Raw([*raw.columns[:inner], *folders, *raw.columns[inner:]], raw.broken, raw.line)
 
 
 @contextmanager

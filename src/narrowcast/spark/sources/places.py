@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from narrowcast.errors import TableError
 from narrowcast.files import FORMATS, files_of
 from narrowcast.spark.spark_errors import is_sparks, told
+from narrowcast.tables.sources import refuse_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,16 +122,7 @@ def _named(folders: Iterable[str]) -> tuple[str, ...]:
 
 def _keys(given: str | Path, found: Mapping[tuple[str, ...], object]) -> tuple[str, ...]:
     """Return the keys that all files lie below; without this Spark would leave those beside them out."""
-    if len(found) > 1:
-        (one, here), (other, there) = sorted(found.items())[:2]
-        said = [
-            f"{file} below {'/'.join(f'{key}=' for key in keys) or 'none'}"
-            for keys, file in ((one, here), (other, there))
-        ]
-        raise TableError(
-            f"{given} mixes folders that name values: {' and '.join(said)}; "
-            "put every file below the same keys, or none"
-        )
+    refuse_mixed(str(given), found)
     return next(iter(found), ())
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING
 
-from narrowcast.spark.sources.columns import is_nested, shown
+import pyarrow as pa
+
+from narrowcast.spark.sources.columns import is_nested
+from narrowcast.tables.rules import REASON, ROW
+from narrowcast.tables.values import carried
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Column, DataFrame
+
+    from narrowcast.tables.rules import Rules
 
 #: Repeated keys up to this many are sent to every worker, so that no whole row is shuffled for them.
 FEW = 10_000
@@ -21,14 +30,16 @@ JSON = {
 }
 
 
-def one_each(good: DataFrame, keys: list[str], names: list[str]) -> tuple[DataFrame, DataFrame | None]:
+def one_each(good: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame | None]:
     """Return one row for each key, and the others with the reason, None when there are none.
 
     Keys alone are counted first; only rows of repeated ones are compared, by what is in them.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
 
+    keys = [f"v{i}" for i in rules.keys]
     plain = [sf.col(key).alias(f"k{i}") for i, key in enumerate(keys)]
     repeated = good.select(*plain).groupBy(*(f"k{i}" for i in range(len(keys)))).count().where("count > 1")
     repeated = repeated.drop("count")
@@ -39,17 +50,23 @@ def one_each(good: DataFrame, keys: list[str], names: list[str]) -> tuple[DataFr
         repeated = sf.broadcast(good.sparkSession.createDataFrame(some, repeated.schema))
     same = [sf.col(key).eqNullSafe(sf.col(f"k{i}")) for i, key in enumerate(keys)]
     once = good.join(repeated, same, "left_anti")
-    content = sf.to_json(sf.struct(*(name for name in good.columns if name not in ("row", "reason"))), JSON)
-    order = Window.partitionBy(*keys).orderBy("content", "row")
-    many = good.join(repeated, same, "left_semi").withColumn("content", content)
+    many = good.join(repeated, same, "left_semi").select(*(f"v{i}" for i in range(len(rules.columns))), ROW)
+    more = [st.StructField(name, st.StringType()) for name in ("content", REASON)]
+    many = many.mapInArrow(partial(_compared, rules=rules), st.StructType([*many.schema.fields, *more]))
+    order = Window.partitionBy(*keys).orderBy("content", ROW)
     many = many.withColumn("rank", sf.row_number().over(order))
-    kinds = {part.name: part.dataType for part in good.schema.fields}
-    said: list[Column] = []
-    for key, name in zip(keys, names, strict=True):
-        said.append(sf.concat(sf.lit(f"{name} "), shown(sf.col(key), kinds[key])))
-    reason = sf.concat(sf.concat_ws(", ", *said), sf.lit(" is used by another row; give each its own"))
-    rows = once.unionByName(many.where("rank = 1").drop("content", "rank"))
-    return rows, many.where("rank > 1").withColumn("reason", reason)
+    rows = once.select(*many.columns[:-3]).unionByName(many.where("rank = 1").drop("content", REASON, "rank"))
+    return rows, many.where("rank > 1").withColumn(ROW, sf.coalesce(ROW, "content"))
+
+
+def _compared(batches: Iterator[pa.RecordBatch], *, rules: Rules) -> Iterator[pa.RecordBatch]:
+    """Return rows with their typed values as JSON, and the reason against each if another one stays."""
+    for batch in batches:
+        values = [carried(column) for column in batch.columns[:-1]]
+        content, reasons = rules.repeated(values)
+        texts = [pa.array(each, pa.string()) for each in (content, reasons)]
+        names = [*batch.schema.names, "content", REASON]
+        yield pa.RecordBatch.from_arrays([*values, batch.column(len(values)), *texts], names)
 
 
 def fingerprint(frame: DataFrame) -> str:

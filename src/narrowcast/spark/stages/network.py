@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import files_of, read_table
 from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.model.topology import Locations, Topology
+from narrowcast.tables.raw import collision
+from narrowcast.tables.reader import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 #: The tables by name, with their required columns.
 COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
-#: The columns of labels, and labels in CSV that look like numbers but are text, such as 007.
+#: The columns that hold labels.
 _LABELS = ("a", "b", "subscriber", "node")
-_TEXT_NUMBER = r"^(\+|-?0\d|-0$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,49 +188,25 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 def _read(path: str | Path, name: str) -> pa.Table:
     """Read one of the tables by the same rules as `ingest`: names ignore case, and 007 is text."""
-    table = read_table(path)
+    table = read_columns(path, _LABELS)
     known = (*COLUMNS[name], *([EVENT_ID] if name == "publishers" else []))
-    original: dict[str, str] = {}
-    for each in (each for each in table.column_names if each.lower() in known):
-        if (other := original.setdefault(each.lower(), each)) is not each:
-            raise TableError(
-                f"columns {other!r} and {each!r} have the same name, because names ignore case; rename one",
-                parameter=each.lower(),
-                value=each,
-            )
+    present = [each for each in table.column_names if each.lower() in known]
+    if both := collision(present):
+        raise TableError(
+            f"columns {both[0]!r} and {both[1]!r} have the same name, because names ignore case; rename one",
+            parameter=both[1].lower(),
+            value=both[1],
+        )
+    original = {each.lower(): each for each in present}
     missing = [each for each in COLUMNS[name] if each not in original]
     if missing:
-        present = ", ".join(map(repr, table.column_names)) or "none"
+        columns = ", ".join(map(repr, table.column_names)) or "none"
         raise TableError(
-            f"{path}: column {', '.join(map(repr, missing))} is missing; its columns: {present}",
+            f"{path}: column {', '.join(map(repr, missing))} is missing; its columns: {columns}",
             parameter=missing[0],
             value=None,
         )
-    kept = {each: table[own] for each, own in original.items()}
-    kind, files = files_of(Path(path))
-    numeric = [each for each in original if each in _LABELS and not _is_text(kept[each].type)]
-    if kind == "csv" and numeric and table.num_rows:
-        written = _read_as_text(files, {each: original[each] for each in numeric})
-        for each, column in zip(numeric, written.columns, strict=True):
-            numbers = pa.types.is_integer(kept[each].type)
-            if not numbers or pc.any(pc.match_substring_regex(column, _TEXT_NUMBER)).as_py():
-                kept[each] = column
-    return pa.table(kept)
-
-
-def _read_as_text(files: list[Path], columns: dict[str, str]) -> pa.Table:
-    """Read columns of CSV files as text, without any conversion; `columns` maps result names to columns."""
-    import pyarrow.csv as pv
-
-    options = pv.ConvertOptions(
-        include_columns=list(columns.values()),
-        column_types=dict.fromkeys(columns.values(), pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    table = pa.concat_tables([pv.read_csv(file, convert_options=options) for file in files])
-    return table.rename_columns(list(columns))
+    return pa.table({each: table[own] for each, own in original.items()})
 
 
 def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:

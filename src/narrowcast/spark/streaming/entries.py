@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import time
@@ -21,6 +20,9 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import FORMATS, first_line
 from narrowcast.spark.stages.changes import instant_of
 from narrowcast.spark.stages.compile import json_of
+from narrowcast.tables import csv_records
+from narrowcast.tables.json_lines import read_alike
+from narrowcast.tables.values import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,8 +43,6 @@ _INSTANT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _NUMBER = r"^-?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,3})?$"
 #: How much later than now something may be, in microseconds.
 _LATE = 86_400_000_000
-#: How much of a CSV file is taken apart at once.
-_BLOCK = 1 << 20
 _NOTHING = pa.scalar(None, pa.string())
 
 
@@ -203,10 +203,10 @@ def _parquet(path: str, shape: Shape, size: int) -> Iterator[Entries]:
             columns = {name: _plain(batch.column(there)) for name, there in names.items()}
             for name in shape.labels:
                 kind = columns[name].type
-                if not (pa.types.is_integer(kind) or pa.types.is_null(kind) or _is_text(kind)):
+                if not (pa.types.is_integer(kind) or pa.types.is_null(kind) or is_text(kind)):
                     raise TableError(f"column {names[name]!r} is of type {kind}; use integers or strings")
             for name in shape.texts:
-                if not (_is_text(columns[name].type) or pa.types.is_null(columns[name].type)):
+                if not (is_text(columns[name].type) or pa.types.is_null(columns[name].type)):
                     raise TableError(f"column {names[name]!r} is of type {columns[name].type}; use strings")
             whole = {name: pa.types.is_integer(columns[name].type) for name in shape.labels}
             for name in (*shape.labels, *shape.texts):
@@ -216,36 +216,31 @@ def _parquet(path: str, shape: Shape, size: int) -> Iterator[Entries]:
 
 def _csv(path: str, shape: Shape, size: int) -> Iterator[Entries]:
     """Yield the rows of a file of text below a header."""
-    import pyarrow.csv as pv
+    with Path(path).open("rb") as file:
+        header = csv_records.open_header(file)
+        names = shape.spelled(header)
+        for raw in csv_records.read_blocks(file, header, say=_other_width):
+            rows = pa.RecordBatch.from_arrays(raw.columns, header)
+            broken = list[tuple[str, str]]()
+            if raw.broken is not None and raw.line is not None:
+                bad = raw.broken.is_valid()
+                rows = rows.filter(pc.invert(bad))
+                reasons, lines = (each.filter(bad).to_pylist() for each in (raw.broken, raw.line))
+                broken = list(zip(reasons, lines, strict=True))
+            for start in range(0, rows.num_rows, size):
+                some = rows.slice(start, size)
+                columns = {name: some.column(there) for name, there in names.items()}
+                whole = {
+                    name: whole_numbers(columns[name]).null_count == columns[name].null_count
+                    for name in shape.labels
+                }
+                yield _typed(columns, whole, shape, partial(_row, some))
+            yield _no_rows(shape, broken)
 
-    with Path(path).open(encoding="utf-8-sig", newline="", errors="replace") as file:
-        header = next(csv.reader(file), [])
-    names, broken = shape.spelled(header), list[tuple[str, str]]()
 
-    def odd(row: Any) -> str:
-        said = f"has {row.actual_columns} fields, where {row.expected_columns} are expected; mend or drop it"
-        broken.append((said, row.text or ""))
-        return "skip"
-
-    text = dict.fromkeys(header, pa.string())
-    reader = pv.open_csv(
-        path,
-        pv.ReadOptions(use_threads=False, block_size=_BLOCK),
-        pv.ParseOptions(newlines_in_values=True, invalid_row_handler=odd),
-        pv.ConvertOptions(
-            column_types=text, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-        ),
-    )
-    for batch in reader:
-        for start in range(0, batch.num_rows, size):
-            some = batch.slice(start, size)
-            columns = {name: some.column(there) for name, there in names.items()}
-            whole = {
-                name: whole_numbers(columns[name]).null_count == columns[name].null_count
-                for name in shape.labels
-            }
-            yield _typed(columns, whole, shape, partial(_row, some))
-    yield _no_rows(shape, broken)
+def _other_width(found: int, expected: int) -> str:
+    """Return the reason against a record with another number of fields than the header has."""
+    return f"has {found} fields, where {expected} are expected; mend or drop it"
 
 
 def _json(path: str, shape: Shape, size: int) -> Iterator[Entries]:
@@ -263,30 +258,27 @@ def _json(path: str, shape: Shape, size: int) -> Iterator[Entries]:
 
 def _alike(lines: list[str], shape: Shape) -> Entries | None:
     """Return the rows of lines that all hold the same fields of the same types; None where they do not."""
-    import pyarrow.json as pj
-
-    text = "\n".join(lines).encode()
+    table = read_alike(pa.array(lines, pa.string()))
+    if table is None:
+        return None
     try:
-        table = pj.read_json(
-            pa.BufferReader(text), pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        )
         names = shape.spelled(table.column_names)
-    except (pa.ArrowException, TableError):
+    except TableError:
         return None
     columns = {name: table[there].combine_chunks() for name, there in names.items()}
     number = (pa.types.is_int64, pa.types.is_float64)
     kinds = {
-        **dict.fromkeys(shape.labels, (_is_text, pa.types.is_int64)),
-        **dict.fromkeys(shape.texts, (_is_text,)),
+        **dict.fromkeys(shape.labels, (is_text, pa.types.is_int64)),
+        **dict.fromkeys(shape.texts, (is_text,)),
         **dict.fromkeys(shape.amounts, number),
-        "time": (_is_text, pa.types.is_timestamp, *number),
+        "time": (is_text, pa.types.is_timestamp, *number),
     }
     fits = all(any(kind(column.type) for kind in kinds[name]) for name, column in columns.items())
     # Whether a number of events is null or not there would not be told apart.
     told = not any(columns[name].null_count for name in shape.amounts if name in columns)
-    if table.num_rows != len(lines) or not (fits and told):
+    if not (fits and told):
         return None
-    whole = {name: not _is_text(columns[name].type) for name in shape.labels}
+    whole = {name: not is_text(columns[name].type) for name in shape.labels}
     for name in shape.labels:
         columns[name] = columns[name].cast(pa.string())
     return _typed(columns, whole, shape, lines.__getitem__)
@@ -385,7 +377,7 @@ def _typed(
 def _amounts(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array]:
     """Return numbers as doubles, null for those that are none, and why: null where nothing is wrong."""
     kind = values.type
-    if _is_text(kind):
+    if is_text(kind):
         fits = pc.match_substring_regex(values, _NUMBER)
         found = pc.if_else(fits, values, _NOTHING).cast(pa.float64())
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -415,7 +407,7 @@ def _moments(times: pa.Array) -> tuple[pa.Array, pa.Array]:
         return micro.cast(MOMENT), pa.nulls(len(times), pa.string())
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         found = _seconds(times.cast(pa.float64(), safe=False))
-    elif _is_text(kind):
+    elif is_text(kind):
         found = _written(times.cast(pa.string()))
     else:
         raise TableError(f"column 'time' is of type {kind}; use timestamps")
@@ -465,11 +457,6 @@ def _no_time(value: Any) -> str:
 
 def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(each(kind) for each in texts)
 
 
 def _row(rows: pa.RecordBatch, i: int) -> str:

@@ -8,27 +8,37 @@ has no id.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import FORMATS
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.spark.sources.columns import attributes_of, fit, schema_of, texts, whole
-from narrowcast.spark.sources.formats import BROKEN, CSV, LINE, objects
-from narrowcast.spark.sources.tables import ingest
+from narrowcast.spark.sources.columns import column_type, schema_of
+from narrowcast.spark.sources.formats import CSV, LINE, load_records
+from narrowcast.spark.sources.tables import checked_type, ingest
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, listed, place_of
 from narrowcast.spark.streaming.stream_record import holds_more
+from narrowcast.tables.attributes import attributes_of
+from narrowcast.tables.csv_records import read_records
+from narrowcast.tables.json_lines import read_lines
+from narrowcast.tables.raw import Raw
+from narrowcast.tables.rules import Column, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
-    from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructType
+
+    from narrowcast.spark.sources.formats import Reader
 
 #: What stands behind the attributes: why an event cannot be used, and what it was.
 REASON, ROW = "__narrowcast_reason", "__narrowcast_row"
@@ -221,30 +231,22 @@ def _any_case(end: str) -> str:
 
 def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> Incoming:
     """Return the events in CSV files, all with the same header."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
-
     names = spark.read.options(**CSV).option("__globPaths__", "false").csv(place).columns
-    known = {name.lower(): name for name in _kinds(schema)}
-    line = "_" * max(map(len, names)) + "line"
-    text = st.StructType([st.StructField(name, st.StringType()) for name in (*names, line)])
-    frame = reader.options(**CSV, columnNameOfCorruptRecord=line).schema(text).csv(place)
-    frame = frame.toDF(*(f"t{i}" for i in range(len(names))), "corrupt")
-    where = {name.lower(): i for i, name in enumerate(names)}
-    if EVENT_ID not in where:
+    columns = _columns(schema)
+    there = {name.lower(): i for i, name in enumerate(names)}
+    if EVENT_ID not in there:
         raise TableError(f"{place} has no column 'event_id': it has {', '.join(map(repr, names[:12]))}")
-    empty = {i: sf.nullif(f"t{i}", sf.lit("")) for i in range(len(names))}
-    held = {known[name]: i for name, i in where.items() if name in known}
-    texts = (sf.coalesce(f"t{i}", sf.lit("")) for i in range(len(names)))
-    said = f"has too few or too many fields: there are {len(names)} columns; mend or drop it"
-    plain = frame.select(
-        sf.coalesce("corrupt", sf.concat_ws(",", *texts)).alias(LINE),
-        sf.lit(None).cast("bigint").alias("place"),
-        sf.when(sf.col("corrupt").isNotNull(), sf.lit(said)).alias(BROKEN),
-        empty[where[EVENT_ID]].alias("id"),
-        *(empty[i].alias(f"c{j}") for j, i in enumerate(held.values())),
-    )
-    return _fitted(plain, schema, dict.fromkeys(held, st.StringType()))
+    known = [column for column in columns if column.name.lower() in there]
+    at = [there[column.name.lower()] for column in known]
+    records, _ = load_records(reader, place, names)
+    rules = Rules("events", tuple(known), "csv")
+    return _checked(records, partial(_records_of, width=len(names), at=at), rules, schema)
+
+
+def _records_of(batch: pa.RecordBatch, width: int, at: list[int]) -> Raw:
+    """Return records of CSV as the columns at some positions."""
+    raw = read_records(batch.column(0), width)
+    return Raw([raw.columns[i] for i in at], raw.broken, raw.line)
 
 
 def _required(schema: Schema | None, what: str) -> Schema:
@@ -257,9 +259,9 @@ def _shape(schema: Schema) -> StructType:
     """Return the columns of events of a schema."""
     from pyspark.sql import types as st
 
-    named = {each.name: each.as_struct() for each in attributes_of(schema, ()).values()}
+    named = {each.name: each.as_column() for each in attributes_of(schema, ()).values()}
     # A column of a type that no filter looks into need not be read.
-    fields = [st.StructField(name, kind) for name, kind in named.items() if kind is not None]
+    fields = [st.StructField(name, column_type(kind)) for name, kind in named.items() if kind is not None]
     return st.StructType([st.StructField(EVENT_ID, st.LongType()), *fields])
 
 
@@ -283,59 +285,68 @@ def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = N
         A column of numbers that stands in for `event_id` where an object has none.
     """
     from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
 
-    kinds = _kinds(schema)
-    fields = [st.StructField(name, texts(kind, kind)) for name, kind in kinds.items()]
+    columns = _columns(schema)
     number = (sf.lit(None) if place is None else sf.col(place)).cast("bigint")
-    held = objects(frame.select(sf.col(line).cast("string").alias(LINE), number.alias("place")))
-    parts = sf.from_json(
-        sf.when(sf.col(BROKEN).isNull(), sf.col(LINE)),
-        st.StructType([st.StructField(EVENT_ID, st.StringType()), *fields]),
+    lines = frame.select(sf.col(line).cast("binary").alias(LINE), number.alias("place"))
+    fields = [(column.name, column.held, column.wanted) for column in columns]
+    return _checked(
+        lines, partial(_objects_of, fields=fields), Rules("events", columns, "json"), schema, body=True
     )
-    plain = held.select(LINE, "place", BROKEN, sf.inline_outer(sf.array(parts)))
-    plain = plain.toDF(LINE, "place", BROKEN, "id", *(f"c{i}" for i in range(len(fields))))
-    return _fitted(plain, schema, {part.name: part.dataType for part in fields}, body=True)
 
 
-def _kinds(schema: Schema) -> dict[str, SparkType]:
-    """Return the columns of events of a schema, by name."""
-    from pyspark.sql import types as st
+def _objects_of(batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]]) -> Raw:
+    """Return objects out of lines; one without an id gets the number of its place."""
+    raw = read_lines(batch.column(0), fields)
+    number, *others = raw.columns
+    number = pc.coalesce(number, batch.column(1).cast(number.type))
+    return Raw([number, *others], raw.broken, raw.line)
 
-    return {each.name: each.as_struct() or st.StringType() for each in attributes_of(schema, ()).values()}
+
+def _columns(schema: Schema) -> tuple[Column, ...]:
+    """Return the columns of events of a schema."""
+    named = {each.name: each.as_column() or pa.string() for each in attributes_of(schema, ()).values()}
+    number = Column(EVENT_ID, pa.int64(), pa.int64(), "id")
+    return (number, *(Column(name, kind, kind) for name, kind in named.items()))
 
 
-def _fitted(
-    plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], *, body: bool = False
+def _checked(
+    frame: DataFrame, reader: Reader, rules: Rules, schema: Schema, *, body: bool = False
 ) -> Incoming:
     """Return events whose values are made to fit their types.
 
     Parameters
     ----------
-    plain
-        The `line` of each event, why it is `broken` if it is, its `id` as text, the number of its `place`,
-        and `c0`, `c1`, ...
+    frame
+        The events as they were read.
+    reader
+        How workers take them apart.
+    rules
+        What becomes of them.
     schema
         The attributes of events.
-    held
-        The types of `c0`, `c1`, ..., by the names that they get.
     body
-        Whether the line is an event as JSON, to be handed on.
+        Whether the text of an event is JSON, to be handed on.
     """
-    from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
-    kinds = _kinds(schema)
-    number, wrong = whole(sf.col("id"), st.StringType(), EVENT_ID)
-    number = sf.coalesce(number, sf.col("place"))
-    reasons = [sf.col(BROKEN), *([] if wrong is None else [wrong])]
-    reasons.append(sf.when(number.isNull(), sf.lit("event_id is null")))
-    out = {EVENT_ID: number}
-    for i, (name, kind) in enumerate(held.items()):
-        out[name], against = fit(sf.col(f"c{i}"), kind, kinds[name], name)
-        reasons += [] if against is None else [against]
-    reason = sf.coalesce(*reasons)
-    named = [value.alias(name) for name, value in out.items()]
-    row = sf.when(reason.isNotNull(), sf.col(LINE))
-    line = [sf.col(LINE).alias(BODY)] if body else []
-    return Incoming(plain.select(*named, reason.alias(REASON), row.alias(ROW), *line), schema)
+    names = [*(column.name for column in rules.columns), ROW, REASON]
+    fields = [
+        st.StructField(name, part.dataType)
+        for name, part in zip(names, checked_type(rules).fields, strict=True)
+    ]
+    kind = st.StructType(fields + ([st.StructField(BODY, st.StringType())] if body else []))
+    return Incoming(frame.mapInArrow(partial(_rows, reader=reader, rules=rules, body=body), kind), schema)
+
+
+def _rows(
+    batches: Iterator[pa.RecordBatch], *, reader: Reader, rules: Rules, body: bool
+) -> Iterator[pa.RecordBatch]:
+    """Return events with what is wrong with them, and what those were with which something is."""
+    for batch in batches:
+        raw = reader(batch)
+        *values, row, reason = rules.check(raw).columns
+        row = pc.if_else(reason.is_valid(), row, pa.scalar(None, pa.string()))
+        columns = [*values, row, reason, *([raw.line] if body else [])]
+        names = [*(column.name for column in rules.columns), ROW, REASON, *([BODY] if body else [])]
+        yield pa.RecordBatch.from_arrays(columns, names)
