@@ -170,7 +170,7 @@ class _Job:
             partial(_count, candidates=self._broadcast(candidates), turn=turn), _COUNTED
         )
         summed = counts.groupBy("what", "cluster", "flow").agg(sf.sum("n").alias("n"))
-        # Drop `FREE` counts of 1: what a single subscriber would gain never pays, and there are many of these.
+        # Drop `FREE` counts of 1: what a single subscriber would gain never pays, and they are numerous.
         with plainly("count the choices of subscribers"):
             table = summed.where((sf.col("what") != FREE) | (sf.col("n") > 1)).toArrow()
         return ChoiceCounts.merged(table, candidates.n, len(candidates.frequency))
