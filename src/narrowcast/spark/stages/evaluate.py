@@ -306,7 +306,7 @@ def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, kind: str) -> NoRetu
         for row in missed.orderBy("subscriber", "flow").limit(3).collect()
     )
     raise PlanError(
-        f"the plan does not serve {n_missed} of {n_pairs} wanted pairs: {first}; "
+        f"{n_missed} of {n_pairs} wanted pairs are not served: {first}; "
         "plan again for this interest, or serve these pairs by unicast",
         parameter="plan",
         value=n_missed,

@@ -405,7 +405,7 @@ def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _pieces(matches: list[tuple[Numbers, Numbers]], mapping: _Numbers) -> pa.RecordBatch:
-    """Return a row for each block that has matches."""
+    """Return the pieces of the given matches: one row for each block that has any."""
     event, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     block = row // mapping.size
     narrow = np.uint16 if mapping.n_rows // mapping.size < 1 << 16 else np.int32  # numpy radix-sorts uint16
