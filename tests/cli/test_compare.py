@@ -372,7 +372,5 @@ def test_parameters_reach_planners(given: list[str], spark: SparkSession, tmp_pa
     out = ("--out", tmp_path / "other")
     said = refusal(*words, "--set", "topp=3", *out)
     assert said.startswith("nobody has a parameter 'topp'; they have: method 'pairwise' top, distance; cost")
-    assert refusal(*words, "--set", "distance=far", *out).startswith(
-        "distance is 'far'; use one of total, norm, "
-    )
-    assert refusal(*words, "--set", "top=many", *out).startswith("top is 'many'; give a whole number")
+    assert "distance='far'" in refusal(*words, "--set", "distance=far", *out)
+    assert "top='many'" in refusal(*words, "--set", "top=many", *out)

@@ -127,7 +127,7 @@ def test_what_is_there_stays(given: list[str], tmp_path: Path) -> None:
         (["--schema", "nothing.json"], "cannot read a schema from nothing.json"),
         (["--rejected", "OUT"], "--out and --rejected are both"),
         (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
-        (["--parts", "0"], "parts=0"),
+        (["--parts", "0"], "65536"),
         (["--last", "3"], "--last chooses the events of histories; add --histories, or leave it out"),
         (["--histories", "h", "--last", "0"], "last is 0; give a whole number of at least 1"),
         (["--histories", "h", "--window", "-1"], "window is -1.0; give a positive number of seconds"),

@@ -171,7 +171,7 @@ def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> 
     ("words", "message"),
     [
         (["--scheme", "kdd"], "unknown scheme 'kdd'; did you mean 'kd'"),
-        (["--parts", "0"], "parts=0"),
+        (["--parts", "0"], "65536"),
         (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
         (["--scheme", "hash", "--copies", "2"], "copies=2"),
         (["--set", "kappa=2"], "kappa=2"),

@@ -91,7 +91,7 @@ class LocalChanges:
         return m(left) - m(topic.members) + a(flows + 1) - a(flows) + topic.frequency * events
 
     def remove(self, topic: TopicCost, *, members: int, flows: int, need: int) -> float:
-        """Return the cost change when a cluster drops a topic that `need` of its members get from it alone."""
+        """Return the cost change when a cluster drops a topic that `need` members get from it alone."""
         return -self.add(
             TopicCost(topic.frequency, topic.members + need), members=members, flows=flows - 1, common=need
         )

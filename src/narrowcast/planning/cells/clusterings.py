@@ -80,8 +80,8 @@ class WorthwhileFlows:
         width = (self.n_subscribers + 63) // 64
         if 8 * len(self) * width > _MOST:
             raise ParameterError(
-                f"top={len(self)}: flows by {self.n_subscribers} subscribers take more than {_MOST >> 30} GB; "
-                f"use at most {_MOST // (8 * width)}, the others are sent directly",
+                f"top={len(self)}: flows by {self.n_subscribers} subscribers take more than {_MOST >> 30} GB;"
+                f" use at most {_MOST // (8 * width)}, the others are sent directly",
                 parameter="top",
                 value=len(self),
                 limit=f"at most {_MOST // (8 * width)}",

@@ -33,7 +33,7 @@ def _figure_5(study: Study) -> Outcome:
         def tell(what: str, done: int, of: int, number: int = number, seed: int = seed) -> None:
             study.tell(f"seed {seed}, {what}", number * of + done, len(study.seeds) * of)
 
-        found.append(calibrate(aggregation=h, seconds=seconds, seed=seed, tell=tell))
+        found.append(calibrate(aggregation=h, seconds=seconds, seed=seed, progress=tell))
     rows, curves = [], {}
     for name in ("alpha", "beta"):
         each = {
