@@ -71,7 +71,7 @@ def test_the_threshold_of_the_paper(feeds: Interest) -> None:
 def test_costs_are_checked_by_fit(wrong: dict[str, object]) -> None:
     planner = Giant(**wrong)
     [(name, value)] = wrong.items()
-    with pytest.raises(ParameterError, match=f"{name} is {value!r}; give"):
+    with pytest.raises(ParameterError, match=f"{name}={value!r}"):
         planner.fit(Interest([[1]]))
 
 
