@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,18 +163,6 @@ def usage_message(error: Any) -> str:
         return f"{error.message.rstrip('.')}; did you mean {' or '.join(map(repr, close))}?"
     message: str = error.format_message()
     return message.rstrip(".").replace(". Did you mean", "; did you mean").replace(", '", " or '")
-
-
-def close_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the closest known name, or nothing.
-
-    Examples
-    --------
-    >>> close_name("topp", ["top", "distance"]), close_name("zzz", ["top"])
-    ("; did you mean 'top'?", '')
-    """
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def translated(
