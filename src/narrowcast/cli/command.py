@@ -19,6 +19,7 @@ HelpOptions: Final = {"help_option_names": ["-h", "--help"]}
 #: Options of parameters that the library names differently, the first that is given or else the first of all;
 #: only for commands that have the option.
 OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "boxes": ("--limit-boxes",),
     "ca": ("--tls-ca",),
     "cert": ("--tls-cert", "--http-cert"),
     "cost": ("--cost",),
