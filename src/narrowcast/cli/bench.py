@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import narrowcast
-from narrowcast.cli.command import close_name
+from narrowcast.cli.suggestions import close_name
 from narrowcast.errors import InputError, MissingError, ParameterError
 
 

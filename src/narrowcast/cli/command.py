@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ HelpOptions: Final = {"help_option_names": ["-h", "--help"]}
 #: Options of parameters that the library names differently, the first that is given or else the first of all;
 #: only for commands that have the option.
 OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "boxes": ("--limit-boxes",),
     "ca": ("--tls-ca",),
     "cert": ("--tls-cert", "--http-cert"),
     "cost": ("--cost",),
@@ -164,18 +164,6 @@ def usage_message(error: Any) -> str:
         return f"{error.message.rstrip('.')}; did you mean {' or '.join(map(repr, close))}?"
     message: str = error.format_message()
     return message.rstrip(".").replace(". Did you mean", "; did you mean").replace(", '", " or '")
-
-
-def close_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the closest known name, or nothing.
-
-    Examples
-    --------
-    >>> close_name("topp", ["top", "distance"]), close_name("zzz", ["top"])
-    ("; did you mean 'top'?", '')
-    """
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def translated(

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from narrowcast.cli import options
-from narrowcast.cli.command import close_name
+from narrowcast.cli.suggestions import close_name
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from narrowcast.cli import choices, panels
-from narrowcast.cli.command import close_name
+from narrowcast.cli.suggestions import close_name
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
