@@ -158,7 +158,7 @@ def test_csv_records_read_together_and_one_by_one(text: str) -> None:
     assert pairs[0] == pairs[1]
 
 
-SIMPLE = (
+SIMPLE: hs.SearchStrategy[Any] = (
     hs.none()
     | hs.booleans()
     | hs.integers(-(2**70), 2**70)

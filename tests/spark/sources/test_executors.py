@@ -75,7 +75,7 @@ def test_json(spark: SparkSession, tmp_path: Path, size: int, schema: Schema | N
                 if schema
                 else {"event_id": rng.randint(1, 20), "p": rng.choice([1, 2.5, None])}
             )
-            side = rng.choice(
+            side: dict[str, Any] | None = rng.choice(
                 [None, {"k": 1}, {"k": "x", "more": 1.5}, {"k": 70000}, {"K": 1, "more": {"a": [1]}}]
             )
             if name == "a" and schema:
