@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,13 @@ def test_the_error_tree_is_drawn_whole() -> None:
         if inspect.isclass(value) and issubclass(value, Exception):
             assert name in drawn
             assert issubclass(value, errors.NarrowcastError)
+
+
+def test_old_names_of_parameters_and_members_still_work_with_a_warning(tmp_path: Path) -> None:
+    plan = narrowcast.ChannelPlan(carries=[[1]], listens=[[1]])
+    with pytest.warns(DeprecationWarning, match="'extra_files'"):
+        narrowcast.write_plan(plan, tmp_path / "plan", method="hash", beside={})  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="channels_reaching"):
+        assert plan.heard([0], [0])  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match="maintenance_of"):
+        assert narrowcast.Overall().maintained(3) == narrowcast.Overall().maintenance_of(3)  # type: ignore[attr-defined]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+C = TypeVar("C", bound=type)
 
 
 def renamed(module: str, name: str, new_names: dict[str, str]) -> Any:
@@ -41,3 +48,70 @@ def renamed(module: str, name: str, new_names: dict[str, str]) -> Any:
     place = place or module
     warnings.warn(f"{module}.{name} is now {place}.{attribute}", DeprecationWarning, stacklevel=3)
     return getattr(import_module(place), attribute)
+
+
+def renamed_parameters(**new_names: str) -> Callable[[F], F]:
+    """Return a decorator that accepts old names of keyword parameters, with a warning.
+
+    Decorates a function, a method, or a class for its constructor. The new name is given for each old one.
+
+    Examples
+    --------
+    >>> @renamed_parameters(hear="callback")
+    ... def subscribe(*, callback): return callback
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     subscribe(hear=3)
+    3
+    >>> str(caught[0].message)
+    "parameter 'hear' of subscribe is now 'callback'"
+    """
+
+    def decorate(target: F) -> F:
+        if isinstance(target, type):
+            target.__init__ = renamed_parameters(**new_names)(target.__init__)  # type: ignore[misc]
+            return target
+        name = target.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(target)
+        def call(*args: Any, **given: Any) -> Any:
+            for old, new in new_names.items():
+                if old in given:
+                    warnings.warn(
+                        f"parameter {old!r} of {name} is now {new!r}", DeprecationWarning, stacklevel=2
+                    )
+                    given[new] = given.pop(old)
+            return target(*args, **given)
+
+        return cast("F", call)
+
+    return decorate
+
+
+def renamed_members(**new_names: str) -> Callable[[C], C]:
+    """Return a class decorator that adds old names of attributes and methods, with a warning.
+
+    Examples
+    --------
+    >>> @renamed_members(got="counts")
+    ... class Reader: counts = 3
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     Reader().got
+    3
+    >>> str(caught[0].message)
+    'Reader.got is now Reader.counts'
+    """
+
+    def decorate(target: C) -> C:
+        for old, new in new_names.items():
+
+            def get(self: Any, old: str = old, new: str = new) -> Any:
+                name = target.__name__
+                warnings.warn(f"{name}.{old} is now {name}.{new}", DeprecationWarning, stacklevel=2)
+                return getattr(self, new)
+
+            setattr(target, old, property(get))
+        return target
+
+    return decorate

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from narrowcast.broker.message_queue import MessageQueue
 from narrowcast.broker.transport import Message, check_subject
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class MemoryTransport:
             if subscription.matches(subject):
                 subscription.put(message)
 
+    @renamed_parameters(hear="callback")
     async def subscribe(
         self, subject: str, callback: Callable[[Message], None] | None = None
     ) -> MemorySubscription:

@@ -17,6 +17,7 @@ from narrowcast.broker.background_tasks import cancel_tasks
 from narrowcast.broker.message_queue import MessageQueue
 from narrowcast.broker.security.login import Login
 from narrowcast.broker.transport import Message, check_subject
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import NarrowcastError, TransportError
 from narrowcast.files import first_line
 from narrowcast.jetstream.connection import NatsConnection
@@ -330,6 +331,7 @@ class NatsTransport:
                 self._waiting_bytes += len(payload)
             return
 
+    @renamed_parameters(hear="callback")
     async def subscribe(
         self, subject: str, callback: Callable[[Message], None] | None = None
     ) -> NatsSubscription:

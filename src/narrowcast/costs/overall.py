@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from narrowcast.costs.growth import Growth, growth_of
+from narrowcast.deprecation import renamed_members
 from narrowcast.model.cost import Cost
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.validation import check_number
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 INTERVAL = 360.0
 
 
+@renamed_members(maintained="maintenance_of", tied="association_of", sent="dissemination_of")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overall:
     """Messages per maintenance interval: upkeep of all channels, and events (tamara2007, section 2).

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from narrowcast.deprecation import renamed_members
 from narrowcast.errors import InputError
 from narrowcast.files import first_line
 from narrowcast.filters.binding import bind
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _WORDS = {True: "true", False: "false", None: "null"}
 
 
+@renamed_members(told="describe")
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The result of a filter, or of a part of it, for an event: true, false, or None for SQL's null.
@@ -166,9 +168,9 @@ def _explain(node: Node, literals: tuple[str, ...], values: list[Any]) -> Explan
     text = render(node, literals)
     match node:
         case And() | Or() | Not():
-            parts = (node.part,) if isinstance(node, Not) else node.parts
-            describe = tuple(_explain(part, literals, values) for part in parts)
-            return Explanation(text, holds, {}, type(node).__name__.upper(), describe)
+            nodes = (node.part,) if isinstance(node, Not) else node.parts
+            parts = tuple(_explain(part, literals, values) for part in nodes)
+            return Explanation(text, holds, {}, type(node).__name__.upper(), parts)
         case _:
             named = {o.name: values[o.position] for o in operands(node) if isinstance(o, Attribute)}
             return Explanation(text, holds, named)

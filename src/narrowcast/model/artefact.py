@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.files import first_line, read_table
 from narrowcast.model.labels import column_of
@@ -63,6 +64,7 @@ class _Format(msgspec.Struct):
     format: int
 
 
+@renamed_parameters(beside="extra_files")
 def write_plan(
     plan: ChannelPlan,
     folder: str | Path,

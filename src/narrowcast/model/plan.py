@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 
+from narrowcast.deprecation import renamed_members
 from narrowcast.errors import PlanError
 from narrowcast.model.labels import Labels, encode, labels_in, names_of, positions
 from narrowcast.model.placement import Placement
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 
 
+@renamed_members(heard="channels_reaching")
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class ChannelPlan:
     """An assignment of flows and subscribers to channels.

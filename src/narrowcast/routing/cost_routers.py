@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from narrowcast.deprecation import renamed_members
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
@@ -76,6 +77,7 @@ class _PlanOrDirectRouter(_CostRouter, ABC):
         """Return flags of the events that go over the plan's channels."""
 
 
+@renamed_members(settled="for_plan")
 class ThresholdRouter(_PlanOrDirectRouter):
     """Sends over a channel if enough of its members are interested, else directly (riabov2003, section 4).
 

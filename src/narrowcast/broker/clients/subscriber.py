@@ -22,6 +22,7 @@ from narrowcast.broker.clients.request_client import PATIENCE, RequestClient
 from narrowcast.broker.clients.stored_reader import WINDOW, StoredReader, check_window
 from narrowcast.broker.clients.subscriber_filter import SubscriberFilter
 from narrowcast.broker.clients.subscriber_reports import SubscriberReporter
+from narrowcast.deprecation import renamed_members
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ LIMIT = 1 << 18
 _FAILOVER = 2.0
 
 
+@renamed_members(got="counts")
 class Subscriber:
     """Receives the events that match its filters, each once, in the order of their publisher.
 

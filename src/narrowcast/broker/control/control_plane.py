@@ -19,6 +19,7 @@ from narrowcast.broker.control.request_server import RequestServer
 from narrowcast.broker.control.subscriber_placement import LONGEST, RecentEvents
 from narrowcast.broker.data.node_counts import SECONDS, SubscriberCounts
 from narrowcast.broker.data.routing_state import PlanEpoch, do_nothing, no_routes
+from narrowcast.deprecation import renamed_members, renamed_parameters
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
 from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
@@ -55,6 +56,8 @@ _LEAVE_S = 2.0
 _ROWS = 2000
 
 
+@renamed_members(standing="state_of")
+@renamed_parameters(others="has_followers", plans="last_epoch")
 class ControlPlane:
     """Answers requests of subscribers, rolls out plans, and replicates its state to other nodes.
 

@@ -25,6 +25,7 @@ from narrowcast.broker.data.ingress import LiveIngress, StoredIngress
 from narrowcast.broker.data.node_counts import NodeCounts
 from narrowcast.broker.data.routing_state import PlanEpoch, RoutingSnapshot, no_routes
 from narrowcast.broker.limits import LONGEST_NAME
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.jetstream.api import delivery_of
@@ -67,6 +68,7 @@ _FAILED = "the node failed to send it; its log says why"
 _BATCH = (b"\x93", b"\x94", b"\x95", b"\xdc")
 
 
+@renamed_parameters(holding="control", mine="own_partitions", quarantine="dead_letters")
 class Node:
     """Receives published events and delivers each to the subscribers whose filters match it.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LIMIT = 50_000_000
 
 
+@renamed_parameters(everybody="all_subscribers")
 def to_interest(frames: InterestFrames, *, limit: int = LIMIT, all_subscribers: bool = False) -> Interest:
     """Collect an interest on the driver.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import ParameterError
 from narrowcast.planning.ranges.partitioning import SCHEMES
 from narrowcast.spark.session import bytes_of, use
@@ -29,6 +30,7 @@ PARQUET = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary":
 _MEMORY = "spark.executor.pyspark.memory"
 
 
+@renamed_parameters(took="metrics", tell="on_estimate")
 def match(
     events: DataFrame,
     compiled: DataFrame,

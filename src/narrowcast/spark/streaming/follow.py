@@ -12,6 +12,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.costs.overall import Overall
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import ParameterError
 from narrowcast.files import FORMATS
 from narrowcast.model.diff import delta_between
@@ -95,6 +96,7 @@ class FollowProgress:
     moved: int = 0
 
 
+@renamed_parameters(heard="on_batch")
 @dataclass(slots=True)
 class Follow:
     """Streaming job that adapts a plan to changes of interest and of message rates.

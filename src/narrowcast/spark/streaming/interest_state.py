@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.model.schema import Schema
@@ -77,6 +78,7 @@ class _Tables(NamedTuple):
     added_bytes: int = 0
 
 
+@renamed_parameters(beside="executor")
 class InterestState:
     """Exponentially decaying rates of flows and interests in them, stored in a folder.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
+from narrowcast.deprecation import renamed_parameters
 from narrowcast.errors import NarrowcastError, ParameterError
 from narrowcast.model.plan_store import PlanStore
 from narrowcast.routing.plan_routes import FlowAssignment, read_routes
@@ -52,6 +53,7 @@ class StoppedError(Exception):
     """A micro-batch did not start because the stream is stopping."""
 
 
+@renamed_parameters(heard="on_batch")
 @dataclass(slots=True)
 class Stream:
     """Streaming job that matches and routes events as they arrive.
@@ -203,6 +205,7 @@ class Stream:
             self._query = writer.trigger(**trigger).start()
         return self._query
 
+    @renamed_parameters(seen="on_lag")
     def wait(self, on_lag: Callable[[Lag], None] | None = None) -> None:
         """Wait until the stream ends; if an error ended it, raise it with a one-line message.
 
