@@ -293,7 +293,9 @@ def _job(
 ) -> _Job:
     """Return what workers are sent."""
     flows = None if flow_space == "events" else FlowAssignment()
-    fitted = [PlanRoutes("", each.plan, flows).for_subscribers(everybody, ids, place) for each in plans.values()]
+    fitted = [
+        PlanRoutes("", each.plan, flows).for_subscribers(everybody, ids, place) for each in plans.values()
+    ]
     network = among = None
     nowhere = np.empty(0, np.int64)
     if tables.topology is not None:
