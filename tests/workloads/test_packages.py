@@ -386,5 +386,5 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert pa.types.is_string(made["interests"].schema.field("flow").type)
     assert facts["origin"]["depends"]["left_out"] == {"null": 1, "unknown package": 2}
     said = refusal("run", "--workload", "packages", "--out", tmp_path / "out")
-    assert said.startswith("workload 'packages' makes interests, and a run starts from")
+    assert "--workload='packages'" in said
     assert set(Packages.makes) == set(made)
