@@ -251,7 +251,7 @@ def test_a_driver_killed_while_it_matches(tmp_path: Path) -> None:
     # Here, where Spark runs already; it cuts tables in another way.
     again = CliRunner().invoke(app, ["run", "--out", str(out), *size, "--json"])
     assert again.exit_code == 0, again.exception
-    assert "done before: read, compile\n" in again.stderr
+    assert "finished earlier: read, compile\n" in again.stderr
     after = json.loads((out / RECORDS).read_bytes())
     assert {name: after[name] for name in done} == done
     tables = Stocks(n_subscriptions=50, n_events=200).tables()
@@ -280,7 +280,7 @@ def test_a_driver_killed_in_each_stage_on_top_of_an_earlier_run(tmp_path: Path) 
         before = {name: done[name] for name in STAGES[:i]}
     with command(tmp_path / "said", "run", "--out", out, *size, "--seed", "1", *LOCAL) as job:
         assert job.wait() == 0, job.said
-        assert f"done before: {', '.join(STAGES[:-1])}\n" in job.said
+        assert f"finished earlier: {', '.join(STAGES[:-1])}\n" in job.said
     assert_same_output(out, plain)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "plain", "said"}
 

@@ -353,6 +353,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_run_needs_subscriptions(tmp_path: Path) -> None:
-    message = refusal("run", "--workload", "feeds", "--out", tmp_path / "out")
-    assert all(word in message for word in ("feeds", "interests", "subscriptions"))
+    said = refusal("run", "--workload", "feeds", "--out", tmp_path / "out")
+    assert "--workload='feeds'" in said
     assert set(Feeds.makes) == set(Feeds(n_subscribers=1).tables())

@@ -307,8 +307,8 @@ def test_missing_table() -> None:
 
 
 def test_a_run_needs_subscriptions(tmp_path: Path) -> None:
-    message = refusal("run", "--workload", "flows", "--out", str(tmp_path / "out"))
-    assert all(word in message for word in ("flows", "interests", "subscriptions"))
+    said = refusal("run", "--workload", "flows", "--out", str(tmp_path / "out"))
+    assert "--workload='flows'" in said
     assert set(Flows.makes) == set(Flows(n_subscribers=1).tables())
 
 

@@ -390,6 +390,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         assert facts["rows"][name] == table.num_rows
     assert pa.types.is_string(made["interests"].schema.field("flow").type)
     assert facts["origin"]["depends"]["left_out"] == {"null": 1, "unknown package": 2}
-    message = refusal("run", "--workload", "packages", "--out", tmp_path / "out")
-    assert all(word in message for word in ("packages", "interests", "subscriptions"))
+    said = refusal("run", "--workload", "packages", "--out", tmp_path / "out")
+    assert "--workload='packages'" in said
     assert set(Packages.makes) == set(made)

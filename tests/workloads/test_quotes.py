@@ -282,7 +282,7 @@ def test_the_whole_job(spark: SparkSession, path: str, tmp_path: Path) -> None:
         ids[i]: sorted(found[i].tolist()) for i in range(200) if len(found[i])
     }
     assert summary["source"]["origin"]["rows"] == 600
-    assert "done before: read" in document(*words)[1]
+    assert "finished earlier: read" in document(*words)[1]
 
 
 def test_a_replaced_table_is_detected(tmp_path: Path) -> None:
