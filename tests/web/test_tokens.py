@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,13 @@ def test_users_may_use_only_what_is_their_own() -> None:
             assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
             assert described["paths"]["/events"]["post"]["security"] == [{"token": []}]
             assert "security" not in described["paths"]["/health"]["get"]
-            assert (await client.get("/docs")).status_code == 200
+            page = await client.get("/docs")
+            assert page.status_code == 200
+            assets = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+            assert len(assets) >= 2
+            for asset in assets:  # nothing comes from another host, and all of it is there
+                assert asset.startswith("/")
+                assert (await client.get(asset)).status_code == 200
 
     asyncio.run(run())
 

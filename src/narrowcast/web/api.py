@@ -20,6 +20,7 @@ try:
     from fastapi import FastAPI, HTTPException, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, StreamingResponse
+    from fastapi_offline import FastAPIOffline
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
     from pydantic import BaseModel, Field
 except ImportError as error:
@@ -139,10 +140,13 @@ def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None
         for each in publishers.values():
             await each.aclose()
 
-    api = FastAPI(
-        title="Narrowcast", version=__version__, lifespan=life,
+    api = FastAPIOffline(  # its documentation page loads nothing from other hosts
+        title="Narrowcast",
+        version=__version__,
+        lifespan=life,
+        redoc_url=None,
         description="Subscribe, publish, and monitor a live broker.",
-    )  # fmt: skip
+    )
     registry = NodeMetrics(node).registry()
     closing: set[asyncio.Future[None]] = set()
 
