@@ -12,6 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.hubs import Line, Links, MachineRings, Stretches, Toll, churn, lines_of, register
 from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.workloads import Intervals
+from support.errors import refused
 from support.hubs import hubs, stretched
 
 
@@ -108,13 +109,13 @@ def test_a_tree_that_has_lost_a_side_is_to_be_rotated() -> None:
 
 def test_what_is_refused() -> None:
     stretches, links = four(), Links(4)
-    with pytest.raises(ParameterError, match="leaving is 4 of 4 machines; let one stay at least"):
+    with refused(ParameterError, parameter="leaving", value=4):
         churn(stretches, links, leaving=4)
-    with pytest.raises(ParameterError, match="joining is 4 where 3 machines are; let them come in several"):
+    with refused(ParameterError, 3, parameter="joining", value=4):
         churn(stretches, links, leaving=1, joining=4)
-    with pytest.raises(ParameterError, match="links are of 5 machines and there are 4; give as many"):
+    with refused(ParameterError, 5, 4, parameter="links", value=5):
         churn(stretches, Links(5))
-    with pytest.raises(ParameterError, match="joining is -1"):
+    with refused(ParameterError, parameter="joining", value=-1):
         churn(stretches, links, joining=-1)
 
 
@@ -153,7 +154,7 @@ def test_filters_go_to_a_tree_that_there_is() -> None:
         assert found.deletion == Toll.control(merging.cost_.terms["segments"])
     none = overlay.filters(lo[:0], hi[:0], 1.0)
     assert register(merging.trees_, overlay.hubs, none, Links(16)) == (Toll(), Toll(), 0.0)
-    with pytest.raises(ParameterError, match=r"new filters are over 1 x 2 positions and trees over 3 x 16"):
+    with refused(ParameterError, "1 x 2", "3 x 16", parameter="new", value=(1, 2)):
         register(merging.trees_, overlay.hubs, AttributeLines([[1.0, 1.0]], [[0]], [[1]]), Links(16))
 
 

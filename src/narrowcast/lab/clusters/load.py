@@ -131,11 +131,15 @@ class Load:
         check_whole("least", self.least, least=2)
         if self.start >= self.stream.n_events:
             raise ParameterError(
-                f"start is {self.start} and there are {self.stream.n_events} events; give less than these"
+                parameter="start",
+                value=self.start,
+                limit=f"below the number of events, {self.stream.n_events}",
             )
         if not self.stream.there(self.start).any():
             raise ParameterError(
-                f"nobody is there at event {self.start}, where counting starts; let somebody come before it"
+                f"start={self.start}: no subscription is active at this event; start later, or let one come before",
+                parameter="start",
+                value=self.start,
             )
 
     def total(self) -> ClusterTraffic:

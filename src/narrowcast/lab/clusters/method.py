@@ -70,7 +70,7 @@ class ClusteringMethod:
 
     def __post_init__(self) -> None:
         if self.name not in METHODS:
-            raise ParameterError(f"method is {self.name!r}; give one of {', '.join(METHODS)}")
+            raise ParameterError(parameter="method", value=self.name, limit=f"one of {', '.join(METHODS)}")
         check_whole("clusters", self.clusters)
         check_seed(self.seed)
 
@@ -99,7 +99,10 @@ class ClusteringMethod:
         takes: dict[str, Any] = {"channels": self.clusters, "seed": self.seed, **self.options}
         if METHODS[self.name]:
             if stream.boxes is None:
-                raise ParameterError(f"{self.name} needs the boxes of subscriptions; give boxes")
+                raise ParameterError(
+                    f"boxes are missing: method {self.name!r} needs the boxes of subscriptions",
+                    parameter="boxes",
+                )
             takes["boxes"] = tuple(each[there] for each in stream.boxes)
         interest = Interest(stream.history(there, start, stop))
         planner: Any = PLANNERS[self.name](**takes).fit(interest)

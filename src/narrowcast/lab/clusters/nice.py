@@ -124,7 +124,9 @@ class Nice:
     def join(self, member: int) -> NiceUpkeep:
         """Let a peer come."""
         if member in self:
-            raise ParameterError(f"peer {member} is a member already; let it leave first")
+            raise ParameterError(
+                f"member={member}: is a member already; let it leave first", parameter="member", value=member
+            )
         if not self._layers:
             self._layers = [{member: [member]}]
             return NiceUpkeep(join=_BOTH)
@@ -140,7 +142,9 @@ class Nice:
     def leave(self, member: int) -> NiceUpkeep:
         """Let a peer go."""
         if member not in self:
-            raise ParameterError(f"peer {member} is no member; let it join first")
+            raise ParameterError(
+                f"member={member}: is not a member; let it join first", parameter="member", value=member
+            )
         messages = self._withdraw(member, 0)
         self._flatten()
         merged, split = self._mend()

@@ -49,9 +49,14 @@ class PeerTree:
 
     def __init__(self, stream: SubscriptionStream, there: ArrayLike, most: int) -> None:
         if stream.boxes is None:
-            raise ParameterError("r-tree needs the boxes of subscriptions; give boxes")
+            raise ParameterError(
+                "boxes are missing: method 'r-tree' needs the boxes of subscriptions", parameter="boxes"
+            )
         if stream.points is None:
-            raise ParameterError("r-tree sends events by where they are; give points, or packing='str'")
+            raise ParameterError(
+                "points are missing: method 'r-tree' routes events by their points; give points, or packing='str'",
+                parameter="points",
+            )
         self.stream = stream
         self.tree = grown(*stream.boxes, there, most)
         self._branch()

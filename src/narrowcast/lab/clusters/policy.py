@@ -71,7 +71,7 @@ class Policy:
         for name in ("drift", "mild", "deviation", "move"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ParameterError(f"{name} is {value!r}; give a number of at least 0")
+                raise ParameterError(parameter=name, value=value, limit="a finite number of at least 0")
 
     def pays(self, before: float, after: float, moves: int) -> bool:
         """Return whether it pays to install new clusters.

@@ -76,13 +76,19 @@ class SubscriptionStream:
         wrong = np.flatnonzero(leaves < comes)
         if len(wrong):
             raise ParameterError(
-                f"subscription {wrong[0]} leaves before event {leaves[wrong[0]]} and comes before event "
-                f"{comes[wrong[0]]}; let it come first"
+                f"leaves={leaves[wrong[0]]}: subscription {wrong[0]} comes at event {comes[wrong[0]]} and must not "
+                "leave before it",
+                parameter="leaves",
+                value=int(leaves[wrong[0]]),
             )
         if self.boxes is not None:
             lo, hi = finite(*self.boxes)
             if len(lo) != n:
-                raise ParameterError(f"there are {len(lo)} boxes of {n} subscriptions; give a row for each")
+                raise ParameterError(
+                    f"boxes has {len(lo)} rows: must be one for each of the {n} subscriptions",
+                    parameter="boxes",
+                    value=len(lo),
+                )
             object.__setattr__(self, "sides", tuple(np.asarray(each, np.float64) for each in self.boxes))
             object.__setattr__(self, "boxes", (lo, hi))
         if self.points is not None:
@@ -94,20 +100,27 @@ class SubscriptionStream:
         """Return where events are, once it is sure that they are in the boxes that they match."""
         points = np.asarray(self.points, np.float64)
         if self.sides is None:
-            raise ParameterError("points say which boxes events are in; give boxes as well")
+            raise ParameterError(
+                "boxes are missing: points have no meaning without them; give boxes as well",
+                parameter="boxes",
+            )
         lo, hi = self.sides
         if points.shape != (matches.shape[0], lo.shape[1]):
             raise ParameterError(
-                f"points have shape {points.shape}; give a row for each of the {matches.shape[0]} events and "
-                f"a column for each of the {lo.shape[1]} attributes of boxes"
+                f"points has shape {points.shape}: must have a row for each of the {matches.shape[0]} events and "
+                f"a column for each of the {lo.shape[1]} attributes of boxes",
+                parameter="points",
+                value=points.shape,
             )
         event, which = rows_of(matches), matches.indices
         outside = ~((points[event] > lo[which]) & (points[event] <= hi[which])).all(axis=1)
         if outside.any():
             first = int(outside.argmax())
             raise ParameterError(
-                f"event {event[first]} matches subscription {which[first]} and is not in its box; give boxes "
-                "(lo, hi] around all that subscriptions match"
+                f"points: event {event[first]} matches subscription {which[first]} but is outside its box; give "
+                "boxes (lo, hi] that contain all matches",
+                parameter="points",
+                value=int(event[first]),
             )
         return points
 
@@ -183,7 +196,7 @@ def lives(
     check_whole("step", step)
     check_seed(seed)
     if not 0 <= churn <= 1:
-        raise ParameterError(f"churn is {churn!r}; give a share from 0 to 1")
+        raise ParameterError(parameter="churn", value=churn, limit="a share from 0 to 1")
     count = round(churn * n)
     times = np.arange(start + step, n_events, step)
     comes = np.concatenate([np.zeros(n, np.int64), np.repeat(times, count)])
@@ -202,9 +215,11 @@ def _whole(name: str, values: ArrayLike, n: int) -> Ints:
     found = np.asarray(values)
     if found.shape != (n,) or (n and not np.issubdtype(found.dtype, np.integer)):
         raise ParameterError(
-            f"{name} has shape {found.shape} and type {found.dtype}; give a whole number for each of the {n} "
-            "subscriptions"
+            f"{name} has shape {found.shape} and type {found.dtype}: must be an integer for each of the {n} "
+            "subscriptions",
+            parameter=name,
+            value=found.shape,
         )
     if n and found.min() < 0:
-        raise ParameterError(f"{name} has {found.min()}; give numbers of at least 0")
+        raise ParameterError(parameter=name, value=int(found.min()), limit="at least 0")
     return found.astype(np.int64)

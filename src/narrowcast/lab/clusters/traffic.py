@@ -105,7 +105,7 @@ class ClusterTraffic(_Sum):
     def delivery(self, variant: Variant) -> EventDelivery:
         """Return what a variant takes."""
         if variant not in VARIANTS:
-            raise ParameterError(f"variant is {variant!r}; give one of {', '.join(VARIANTS)}")
+            raise ParameterError(parameter="variant", value=variant, limit=f"one of {', '.join(VARIANTS)}")
         return self.flooding if variant == "flooding" else self.forwarding
 
     @property

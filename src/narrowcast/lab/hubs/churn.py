@@ -88,12 +88,19 @@ def churn(
     check_seed(seed)
     n = stretches.n_nodes
     if links.n_nodes != n:
-        raise ParameterError(f"links are of {links.n_nodes} machines and there are {n}; give as many")
+        raise ParameterError(
+            f"links has {links.n_nodes} machines: must have {n}, like the stretches",
+            parameter="links",
+            value=links.n_nodes,
+        )
     if leaving >= n:
-        raise ParameterError(f"leaving is {leaving} of {n} machines; let one stay at least")
+        raise ParameterError(parameter="leaving", value=leaving, limit=f"below the number of machines, {n}")
     if joining > n - leaving:
         raise ParameterError(
-            f"joining is {joining} where {n - leaving} machines are; let them come in several steps"
+            parameter="joining",
+            value=joining,
+            limit=f"at most the number of remaining machines, {n - leaving}",
+            fix="let them join in several steps",
         )
     rng = np.random.default_rng(seed)
     gone = np.sort(rng.choice(n, leaving, replace=False))
@@ -194,8 +201,10 @@ def register(
     check_seed(seed)
     if (new.n_attributes, new.n_positions) != (hubs.n_attributes, hubs.n_positions):
         raise ParameterError(
-            f"new filters are over {new.n_attributes} x {new.n_positions} positions and trees over "
-            f"{hubs.n_attributes} x {hubs.n_positions}; give filters of the same machines"
+            f"new has {new.n_attributes} x {new.n_positions} positions: must have {hubs.n_attributes} x "
+            f"{hubs.n_positions}, like the trees",
+            parameter="new",
+            value=(new.n_attributes, new.n_positions),
         )
     rng = np.random.default_rng(seed)
     alive = np.array(list(trees))

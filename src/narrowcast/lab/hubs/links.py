@@ -56,7 +56,7 @@ class Links:
         check_whole("n_nodes", n_nodes)
         check_seed(seed)
         if kind not in get_args(Kind):
-            raise ParameterError(f"kind is {kind!r}; give one of {', '.join(get_args(Kind))}")
+            raise ParameterError(parameter="kind", value=kind, limit=f"one of {', '.join(get_args(Kind))}")
         self.kind = kind
         many = math.ceil(math.log2(n_nodes)) if n_nodes > 1 else 0
         if kind == "fingers":
@@ -118,16 +118,24 @@ class Links:
         for name, given in (("source", source), ("target", target)):
             places = np.atleast_1d(np.asarray(given))
             if places.size and (places.ndim != 1 or places.dtype.kind not in "iu"):
-                raise ParameterError(f"{name} is {places.dtype} of shape {places.shape}; give whole numbers")
+                raise ParameterError(
+                    f"{name} has type {places.dtype} and shape {places.shape}: must be a flat array of integers",
+                    parameter=name,
+                    value=places.dtype,
+                )
             wrong = (places < 0) | (places >= self.n_nodes)
             if wrong.any():
                 raise ParameterError(
-                    f"{name} is {places[wrong][0]}; give places from 0 to {self.n_nodes - 1}"
+                    parameter=name,
+                    value=places[wrong][0].item(),
+                    limit=f"a machine's place from 0 to {self.n_nodes - 1}",
                 )
             found.append(places.astype(np.int64))
         if len(found[0]) != len(found[1]):
             raise ParameterError(
-                f"there are {len(found[0])} sources and {len(found[1])} targets; give as many"
+                f"target has {len(found[1])} places: must have {len(found[0])}, one for each source",
+                parameter="target",
+                value=len(found[1]),
             )
         return found[0], found[1]
 

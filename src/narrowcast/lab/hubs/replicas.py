@@ -91,7 +91,9 @@ def replicate(loads: Loads, *, share: float = 5.0) -> Replicas:
     ([3, 1, 1], [0.3, 0.4, 0.5], 12.0)
     """
     if not share > 0:
-        raise ParameterError(f"share is {share!r}; give a number above 0, infinity for no copies")
+        raise ParameterError(
+            parameter="share", value=share, limit="a number above 0; infinity means no copies"
+        )
     matching = loads.of("matching")
     limit = share * float(matching.mean())
     every: list[Ints] = []

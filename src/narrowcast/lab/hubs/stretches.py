@@ -121,11 +121,15 @@ class Stretches:
             The stretch that it takes a part of, and from where on.
         """
         if helper == place:
-            raise ParameterError(f"place {place} is to help itself; give another helper")
+            raise ParameterError(
+                f"helper={helper}: must be another stretch than the one helped",
+                parameter="helper",
+                value=helper,
+            )
         cuts, node = self.cuts[hub], self.node[hub]
         low, high = cuts[place : place + 2].tolist()
         if not low <= cut <= high:
-            raise ParameterError(f"cut is {cut!r}; give a place from {low:g} to {high:g}")
+            raise ParameterError(parameter="cut", value=cut, limit=f"a position from {low:g} to {high:g}")
         begins = np.insert(cuts[:-1], place + 1, cut)
         who = np.insert(node, place + 1, node[helper])
         gone = helper if helper <= place else helper + 1
@@ -136,7 +140,11 @@ class Stretches:
     def without(self, nodes: Ints) -> Self:
         """Return what there is once machines have left; their stretches go to those before them."""
         if len(nodes) >= self.n_nodes:
-            raise ParameterError(f"all {self.n_nodes} machines leave; let one stay at least")
+            raise ParameterError(
+                f"nodes: all {self.n_nodes} machines leave; at least one must stay",
+                parameter="nodes",
+                value=self.n_nodes,
+            )
         # Numbers of those that stay close up.
         number = np.cumsum(~np.isin(np.arange(self.n_nodes), nodes)) - 1
         cuts, node = [], []

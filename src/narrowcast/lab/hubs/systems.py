@@ -118,9 +118,9 @@ def traffic_of(
     ('cobas', 1, 4)
     """
     if system not in SYSTEMS:
-        raise ParameterError(f"system is {system!r}; give one of {', '.join(SYSTEMS)}")
+        raise ParameterError(parameter="system", value=system, limit=f"one of {', '.join(SYSTEMS)}")
     if not 0 <= cached <= 1:
-        raise ParameterError(f"cached is {cached!r}; give a share from 0 to 1")
+        raise ParameterError(parameter="cached", value=cached, limit="a share from 0 to 1")
     if system == "dr-tree":
         return _dr_tree(overlay, charges, curve, cached)
     if system == "multi-1d":

@@ -149,7 +149,9 @@ class Charged:
         if len(node) and node.min() < 0:
             who = plan.subscribers[int(rows_of(plan.listens)[np.argmin(node)])].as_py()
             raise ParameterError(
-                f"the plan has a subscriber {who!r} that the interest does not know; fit the planner to it"
+                f"plan: its subscriber {who!r} is not in the interest; fit the planner to this interest",
+                parameter="plan",
+                value=who,
             )
         group = plan.groups()[plan.listens.indices]
         return relation_of(node, group, (len(self.subscribers), plan.n_channels))

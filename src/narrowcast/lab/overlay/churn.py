@@ -127,7 +127,9 @@ def churn(
     check_whole("joining", joining, least=0)
     for tree in trees:
         if tree.ring is not ring:
-            raise ParameterError(f"{tree} is not on this {ring}; give the ring that it was made for")
+            raise ParameterError(
+                f"trees: {tree} is not on {ring}; give trees of this ring", parameter="trees", value=tree
+            )
     rng = np.random.default_rng(seed)
     left = _leaving(ring, leaving, rng)
     smaller = ring.without(left)
@@ -169,7 +171,7 @@ def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> 
     check_whole("leaving", number, least=0)
     if number >= ring.n_nodes:
         raise ParameterError(
-            f"leaving is {number} and the ring has {ring.n_nodes} nodes; at most {ring.n_nodes - 1} can leave"
+            parameter="leaving", value=int(number), limit=f"below the number of nodes, {ring.n_nodes}"
         )
     return np.sort(rng.choice(ring.nodes, number, replace=False))
 

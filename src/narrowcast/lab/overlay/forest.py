@@ -129,10 +129,17 @@ class ChannelForest:
         """
         before = self.ring
         if ring.tables[1:] != before.tables[1:]:
-            raise ParameterError(f"{ring} is not made from this {before}; give one that is: see Ring.renewed")
+            raise ParameterError(
+                f"ring: {ring} is not derived from {before}; use Ring.renewed or Ring.joined",
+                parameter="ring",
+            )
         n, more = before.n_nodes, _full(ring).n_nodes - before.n_nodes
         if more < 0:
-            raise ParameterError(f"the ring has {ring.n_nodes} nodes and had {n}; give one that has as many")
+            raise ParameterError(
+                f"ring has {ring.n_nodes} nodes: must have at least {n}, as before",
+                parameter="ring",
+                value=ring.n_nodes,
+            )
         fresh = np.ones(ring.n_nodes, np.bool_)
         fresh[:n] = ring.ids[:n] != before.ids
         root = before.closest(self.keys)
@@ -177,7 +184,11 @@ def _full(ring: Ring) -> Ring:
     """Return a ring, and refuse one that has numbers without a node."""
     if not ring.alive.all():
         gone = int(np.argmin(ring.alive))
-        raise ParameterError(f"node {gone} has left the ring; let another take its number: see Ring.renewed")
+        raise ParameterError(
+            f"ring: node {gone} has left; give every number a node, see Ring.renewed",
+            parameter="ring",
+            value=int(gone),
+        )
     return ring
 
 

@@ -96,11 +96,21 @@ def _sizes(sizes: ArrayLike, n_nodes: int) -> Ints:
     """Return numbers of subscribers, and refuse those that no ring of so many nodes could have."""
     found = np.asarray(sizes)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
-        raise ParameterError(f"sizes are {sizes!r}; give a flat array of numbers of subscribers")
+        raise ParameterError(
+            parameter="sizes", value=sizes, limit="a flat array of integers, with at least one"
+        )
     if found.min() < 0 or found.max() > n_nodes:
         wrong = found.min() if found.min() < 0 else found.max()
-        raise ParameterError(f"sizes hold {wrong}; a ring of {n_nodes} nodes has 0 to {n_nodes} subscribers")
+        raise ParameterError(
+            parameter="sizes",
+            value=int(wrong),
+            limit=f"numbers of subscribers from 0 to {n_nodes}, the nodes",
+        )
     if (found[1:] <= found[:-1]).any():
         at = int(np.argmax(found[1:] <= found[:-1]))
-        raise ParameterError(f"sizes hold {found[at + 1]} after {found[at]}; let them ascend, each once")
+        raise ParameterError(
+            f"sizes={found[at + 1]} follows {found[at]}: must ascend, each once",
+            parameter="sizes",
+            value=int(found[at + 1]),
+        )
     return np.array(found, np.int64)

@@ -55,13 +55,16 @@ class OverlayRing:
         """Return the ring at first, of so many subscribers, and refuse one that is too small."""
         if self.nodes is not None and self.nodes < subscribers:
             raise ParameterError(
-                f"nodes is {self.nodes} and there are {subscribers} subscribers, each on a node of its own; "
-                f"give {subscribers} at least"
+                parameter="nodes",
+                value=self.nodes,
+                limit=f"at least {subscribers}, one for each subscriber",
             )
         n = max(subscribers, 1) if self.nodes is None else self.nodes
         if self.churn >= n:
             raise ParameterError(
-                f"churn is {self.churn} and the ring has {n} nodes, of which one must stay; "
-                f"give {n - 1} at most, or more nodes"
+                parameter="churn",
+                value=self.churn,
+                limit=f"below the number of nodes, {n}",
+                fix="lower it, or give more nodes",
             )
         return Ring(n, seed=self.seed, digit_bits=self.digit_bits, leaves=self.leaves)

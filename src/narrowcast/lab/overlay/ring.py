@@ -98,10 +98,14 @@ class Ring:
         check_whole("n_nodes", n_nodes)
         check_seed(seed)
         if digit_bits not in DIGITS:
-            raise ParameterError(f"digit_bits is {digit_bits!r}; give 1, 2, 4 or 8, which divide an id of 64")
+            raise ParameterError(
+                parameter="digit_bits", value=digit_bits, limit="1, 2, 4 or 8, which divide an id of 64 bits"
+            )
         check_whole("leaves", leaves, least=2)
         if leaves % 2:
-            raise ParameterError(f"leaves is {leaves}; give an even number, half of them on either side")
+            raise ParameterError(
+                parameter="leaves", value=leaves, limit="an even number, half of them on either side"
+            )
         self.seed, self.digit_bits, self.leaves = int(seed), int(digit_bits), int(leaves)
         rng = np.random.default_rng(seed)
         self._salt = np.uint64(rng.integers(_END, dtype=np.uint64))
@@ -113,9 +117,13 @@ class Ring:
         found = np.atleast_1d(check_keys(ids))
         different, counts = np.unique(found, return_counts=True)
         if counts.max(initial=1) > 1:
-            raise ParameterError(f"two nodes have the id {different[np.argmax(counts)]}; give each its own")
+            raise ParameterError(
+                f"ids={different[np.argmax(counts)]}: occurs twice; give each node an id of its own",
+                parameter="ids",
+                value=int(different[np.argmax(counts)]),
+            )
         new = cls(max(len(found), 1), seed=seed, digit_bits=digit_bits, leaves=leaves)
-        check_whole("the number of ids", len(found))
+        check_whole("number of ids", len(found))
         return new._changed(found, np.ones(len(found), np.bool_))
 
     def _settle(self, ids: Ids, alive: Flags) -> None:
@@ -162,16 +170,26 @@ class Ring:
         if found.size == 0:
             return np.empty(0, np.int64)
         if found.ndim != 1 or found.dtype.kind not in "iu":
-            raise ParameterError(f"a {what} is given as {found.dtype}; give a flat array of numbers of nodes")
+            raise ParameterError(
+                f"{what} has type {found.dtype}: must be a flat array of integers, the numbers of nodes",
+                parameter=what,
+                value=found.dtype,
+            )
         if found.min() < 0 or found.max() >= len(self.ids):
             wrong = found.min() if found.min() < 0 else found.max()
             raise ParameterError(
-                f"{what} {wrong} is outside the ring; nodes are 0 to {len(self.ids) - 1}: "
-                "give one of them, or make the ring larger"
+                parameter=what,
+                value=int(wrong),
+                limit=f"a node from 0 to {len(self.ids) - 1}",
+                fix="give one of them, or make the ring larger",
             )
         place: Ints = self._place[found]
         if place.min() < 0:
-            raise ParameterError(f"{what} {found[np.argmin(place)]} has left the ring; give one of its nodes")
+            raise ParameterError(
+                f"{what}={found[np.argmin(place)]}: this node has left the ring; give one of its nodes",
+                parameter=what,
+                value=int(found[np.argmin(place)]),
+            )
         return place
 
     def closest(self, keys: ArrayLike) -> Ints:
@@ -185,7 +203,9 @@ class Ring:
         place, keys = self.places(sources, "source"), np.atleast_1d(check_keys(keys))
         if len(place) != len(keys):
             raise ParameterError(
-                f"there are {len(place)} sources and {len(keys)} keys; give one key for each"
+                f"keys has {len(keys)} keys: must have {len(place)}, one for each source",
+                parameter="keys",
+                value=len(keys),
             )
         indptr, at = overlay.routes(*self.tables, place, keys)
         return RingRoutes(indptr, self._node[at].astype(np.int64))
@@ -228,9 +248,15 @@ class Ring:
         place = self.places(nodes)
         if len(np.unique(place)) < len(place):
             twice = self._node[np.flatnonzero(np.bincount(place) > 1)[0]]
-            raise ParameterError(f"node {twice} leaves twice; name each node once")
+            raise ParameterError(
+                f"nodes={twice}: named twice; name each node once", parameter="nodes", value=int(twice)
+            )
         if len(place) == self.n_nodes:
-            raise ParameterError(f"all {self.n_nodes} nodes leave; at least one must stay, let fewer go")
+            raise ParameterError(
+                f"nodes: all {self.n_nodes} nodes leave; at least one must stay",
+                parameter="nodes",
+                value=self.n_nodes,
+            )
         alive = self.alive.copy()
         alive[self._node[place]] = False
         return self._changed(self.ids, alive)
@@ -257,7 +283,9 @@ class Ring:
         node = self._node[self.places(nodes)]
         if len(np.unique(node)) < len(node):
             twice = np.flatnonzero(np.bincount(node) > 1)[0]
-            raise ParameterError(f"node {twice} is replaced twice; name each node once")
+            raise ParameterError(
+                f"nodes={twice}: named twice; name each node once", parameter="nodes", value=int(twice)
+            )
         # The last number tells these ids from those of nodes that join.
         rng = np.random.default_rng([self.seed, len(self.ids), seed, 0x6E6577])
         ids = self.ids.copy()
@@ -293,7 +321,11 @@ def check_keys(keys: ArrayLike) -> Ids:
     elif found.dtype.kind in "iu":
         good = flat >= 0
     if not good.all():
-        raise ParameterError(f"a key is {flat[np.argmin(good)]}; give whole numbers from 0 to 2^64 - 1")
+        raise ParameterError(
+            f"keys={flat[np.argmin(good)]}: must be integers from 0 to 2^64 - 1",
+            parameter="keys",
+            value=flat[np.argmin(good)],
+        )
     return np.array(found, np.uint64)
 
 
@@ -301,7 +333,9 @@ def one_key(key: int | np.uint64) -> np.uint64:
     """Return a key as an id, and refuse what is not one."""
     found = check_keys(key)
     if found.ndim:
-        raise ParameterError(f"there are {found.size} keys; give one")
+        raise ParameterError(
+            f"key has {found.size} keys: must be a single one", parameter="key", value=found.size
+        )
     return np.uint64(found)
 
 

@@ -142,7 +142,11 @@ class ScribeTree:
         node = self.ring.by_place[place]
         if self.member[node].any():
             who = node[np.argmax(self.member[node])]
-            raise ParameterError(f"node {who} has subscribed already; let those join that have not")
+            raise ParameterError(
+                f"nodes={who}: has subscribed already; give nodes that have not",
+                parameter="nodes",
+                value=int(who),
+            )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.graft(*self.ring.tables, self.ring.by_place, self.key, place, *arrays)
         return self._with(*arrays), messages
@@ -160,7 +164,9 @@ class ScribeTree:
         node = self.ring.by_place[_once(self.ring, nodes)].astype(np.int64)
         if not self.member[node].all():
             who = node[np.argmin(self.member[node])]
-            raise ParameterError(f"node {who} has not subscribed; let those leave that have")
+            raise ParameterError(
+                f"nodes={who}: has not subscribed; give subscribers", parameter="nodes", value=int(who)
+            )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.prune(node, *arrays)
         return self._with(*arrays), messages
@@ -194,7 +200,11 @@ def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
     heard = relation(listens)
     keys = np.atleast_1d(check_keys(keys))
     if len(keys) != heard.shape[1]:
-        raise ParameterError(f"there are {len(keys)} keys for {heard.shape[1]} channels; give one for each")
+        raise ParameterError(
+            f"keys has {len(keys)} keys: must have {heard.shape[1]}, one for each channel",
+            parameter="keys",
+            value=len(keys),
+        )
     by_channel = heard.tocsc()
     place = ring.places(by_channel.indices, "subscriber")
     return overlay.tree_links(*ring.tables, keys, by_channel.indptr.astype(np.int64), place)
@@ -205,5 +215,9 @@ def _once(ring: Ring, nodes: ArrayLike) -> Ints:
     place = ring.places(nodes, "subscriber")
     if len(place) > 1 and np.bincount(place).max() > 1:
         twice = ring.by_place[np.argmax(np.bincount(place))]
-        raise ParameterError(f"subscriber {twice} is named twice; name each once")
+        raise ParameterError(
+            f"subscriber={twice}: named twice; name each subscriber once",
+            parameter="subscriber",
+            value=int(twice),
+        )
     return place

@@ -138,7 +138,7 @@ class Experiment:
         {'groups': [5]}
         """
         if scale not in ("small", "paper"):
-            raise ParameterError(f"scale is {scale!r}; give one of small, paper")
+            raise ParameterError(parameter="scale", value=scale, limit="one of small, paper")
         found = {**self.params, **(self.small if scale == "small" else {})}
         for name, text in given.items():
             if name in found:
@@ -155,10 +155,10 @@ def _value(name: str, text: str, like: Any) -> Any:
     try:
         found = msgspec.convert(parts, kind, strict=False)
     except msgspec.ValidationError:
-        raise ParameterError(f"{name} is {text!r}; give a value like {like!r}") from None
+        raise ParameterError(parameter=name, value=text, limit=f"a value like {like!r}") from None
     for each in found if isinstance(found, list) else [found]:
         if type(each) is int and each < 1:
-            raise ParameterError(f"{name} is {text!r}; give a whole number of at least 1")
+            raise ParameterError(parameter=name, value=text, limit="an integer of at least 1")
     return found
 
 
@@ -177,9 +177,11 @@ def check_seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ParameterError(f"seeds is {text!r}; write whole numbers joined by commas: 0,1,2") from None
+        raise ParameterError(
+            parameter="seeds", value=text, limit="integers joined by commas, such as 0,1,2"
+        ) from None
     for seed in seeds:
         check_seed(seed)
     if len(set(seeds)) < len(seeds):
-        raise ParameterError(f"seeds is {text!r}; name each seed once")
+        raise ParameterError(parameter="seeds", value=text, limit="different seeds")
     return seeds

@@ -51,8 +51,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         "--out",
         tmp_path / "out",
     )
-    assert "occurrence is 'pro'; give one of co, anti" in refusal(*words, "--set", "occurrence=pro")
-    assert "kappa is -1.0; give a number above 0" in refusal(*words, "--set", "kappa=-1")
+    assert "occurrence='pro'" in refusal(*words, "--set", "occurrence=pro")
+    assert "kappa=-1.0" in refusal(*words, "--set", "kappa=-1")
     assert not (tmp_path / "out").exists()
 
 

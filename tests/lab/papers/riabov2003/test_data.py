@@ -18,6 +18,7 @@ from narrowcast.lab.papers import PAPERS, Outcome, Study
 from narrowcast.lab.papers.riabov2003.data import FILE, FOLDER, find_quotes, made_trades, real_trades
 from narrowcast.lab.papers.riabov2003.laws import distance, fit_normal, fit_pareto, fit_zipf
 from support.command import document, refusal
+from support.errors import refused
 
 EXPERIMENT = PAPERS["riabov2003"]["data"]
 #: Real quotes: in the folder that the environment names, or beside the project.
@@ -102,7 +103,7 @@ def test_distance_is_kolmogorovs(numbers: list[float]) -> None:
 
 
 def test_no_law_of_one_amount() -> None:
-    with pytest.raises(TableError, match="all 3 amounts are 5; a law needs at least two different ones"):
+    with refused(TableError, 3, 5, parameter="amounts", value=5.0):
         fit_pareto(np.full(3, 5.0))
 
 
@@ -165,7 +166,7 @@ def test_errors_of_typing_and_days_without_trade_are_left_out(drawn: Path, tmp_p
     assert len(trades.price["all"]) == len(trades.amount["all"]) == 47
     assert said.endswith("3 rows without a trade or in error left out")
     pq.write_table(pa.Table.from_pylist([rows[4]]), tmp_path / "one.parquet")
-    with pytest.raises(TableError, match="has no day with a trade"):
+    with refused(TableError, "one.parquet", parameter="path"):
         run(str(tmp_path / "one.parquet"))
 
 
@@ -184,9 +185,7 @@ def test_a_price_that_never_moves_is_drawn(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     words = ["riabov2003", "--experiment", "data", "--set", f"quotes={tmp_path / 'none.csv'}"]
-    assert "none.csv does not exist; give a Parquet" in refusal(
-        "reproduce", *words, "--out", tmp_path / "out"
-    )
+    assert "none.csv" in refusal("reproduce", *words, "--out", tmp_path / "out")
 
 
 @pytest.mark.paper

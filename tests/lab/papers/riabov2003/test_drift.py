@@ -11,6 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.riabov2003.drift import METHODS, _Setting, decayed
 from support.command import document
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,18 +104,18 @@ def test_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "value"),
     [
-        ({"half_life": 0.0}, "half_life is 0.0; give a number of events above 0"),
-        ({"steps": 0}, "steps is 0; give a whole number of at least 1"),
-        ({"per_step": -1}, "per_step is -1; give a whole number"),
-        ({"modes": [2]}, "modes is 2; give one of 1, 4, 9"),
-        ({"drift": float("inf")}, "drift is (nan|inf); give a number"),
+        ({"half_life": 0.0}, 0.0),
+        ({"steps": 0}, 0),
+        ({"per_step": -1}, -1),
+        ({"modes": [2]}, 2),
+        ({"drift": float("inf")}, ""),  # shown as nan or inf
     ],
 )
-def test_bad_parameters(given: dict[str, Any], message: str) -> None:
+def test_bad_parameters(given: dict[str, Any], value: Any) -> None:
     params = {**EXPERIMENT.settings("paper", SMALL), **given}
-    with pytest.raises(ParameterError, match=message):
+    with refused(ParameterError, value, parameter=next(iter(given))):
         EXPERIMENT.run(Study((0,), params))
 
 

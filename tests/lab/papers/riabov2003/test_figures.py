@@ -14,6 +14,7 @@ from narrowcast.lab.papers.base import Experiment, check_seeds
 from narrowcast.lab.papers.riabov2003.figure_6 import THRESHOLDS, _claims
 from narrowcast.lab.study import tables_of
 from support.command import call, document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,22 +128,23 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["riabov2004"], "unknown paper 'riabov2004'; did you mean 'riabov2003'?"),
-        (["riabov2003", "--experiment", "figure-7"], "riabov2003 has no experiment 'figure-7' here; known:"),
-        (["riabov2003", "--seeds", "a"], "seeds is 'a'; write whole numbers joined by commas"),
-        (["riabov2003", "--seeds", "1,1"], "seeds is '1,1'; name each seed once"),
-        (["riabov2003", "--scale", "huge"], "--scale is 'huge'; give paper or small"),
-        (["riabov2003", "--set", "modes"], "'modes' sets nothing; write key=value"),
-        (["riabov2003", "--set", "mode=9"], "no experiment here has a parameter 'mode'; there are:"),
-        (["riabov2003", "--set", "modes=x"], "modes is 'x'; give a value like"),
-        (["riabov2003", "--set", "multicast=wide", "--experiment", "figure-6"], "give one of dense, alm"),
-        (["riabov2003", "--set", "edges=none"], "edges is 'none'; give one of"),
+        (["riabov2004"], ["'riabov2004'", "'riabov2003'"]),
+        (["riabov2003", "--experiment", "figure-7"], ["'figure-7'"]),
+        (["riabov2003", "--seeds", "a"], ["seeds", "'a'"]),
+        (["riabov2003", "--seeds", "1,1"], ["seeds", "'1,1'"]),
+        (["riabov2003", "--scale", "huge"], ["--scale", "'huge'"]),
+        (["riabov2003", "--set", "modes"], ["'modes'"]),
+        (["riabov2003", "--set", "mode=9"], ["'mode'"]),
+        (["riabov2003", "--set", "modes=x"], ["modes", "'x'"]),
+        (["riabov2003", "--set", "multicast=wide", "--experiment", "figure-6"], ["multicast", "'wide'"]),
+        (["riabov2003", "--set", "edges=none"], ["edges", "'none'"]),
     ],
 )
-def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refusal("reproduce", *words, "--out", tmp_path / "out")
+def test_bad_words(words: list[str], shown: list[str], tmp_path: Path) -> None:
+    message = refusal("reproduce", *words, "--out", tmp_path / "out")
+    assert all(value in message for value in shown), message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,7 +153,7 @@ def test_rows_and_settings() -> None:
     assert (row.measured, row.spread, row.paper) == (2.0, 1.0, 2.5)
     experiment = Experiment("", lambda _: Outcome([]), {"n": 5, "k": [1, 2]}, {"n": 2})
     assert experiment.settings("small", {"k": "7,8", "other": "x"}) == {"n": 2, "k": [7, 8]}
-    with pytest.raises(ParameterError, match="scale is 'none'"):
+    with refused(ParameterError, parameter="scale", value="none"):
         experiment.settings("none", {})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="seed is -1"):
+    with refused(ParameterError, parameter="seed", value=-1):
         check_seeds("-1")

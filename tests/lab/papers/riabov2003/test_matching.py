@@ -16,6 +16,7 @@ from narrowcast.lab.trees.hilbert import Hilbert
 from narrowcast.lab.trees.stree import STree
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 from support.command import document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,18 +127,20 @@ def test_the_table_at_a_hundred_thousand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "shown"),
     [
-        ("sizes=0,10", "sizes is '0,10'; give a whole number of at least 1"),
-        ("sizes=10,10", "each size once"),
-        ("sizes=-1", "sizes is '-1'; give a whole number of at least 1"),
-        ("events=0", "events is '0'; give a whole number of at least 1"),
-        ("sizes=many", "sizes is 'many'; give a value like"),
+        ("sizes=0,10", "'0,10'"),
+        ("sizes=10,10", "[10, 10]"),
+        ("sizes=-1", "'-1'"),
+        ("events=0", "'0'"),
+        ("sizes=many", "'many'"),
     ],
 )
-def test_bad_sizes(setting: str, message: str, tmp_path: Path) -> None:
+def test_bad_sizes(setting: str, shown: str, tmp_path: Path) -> None:
     words = ["riabov2003", "--experiment", "matching", "--scale", "small", "--set", setting]
-    assert message in refusal("reproduce", *words, "--out", tmp_path / "out")
+    message = refusal("reproduce", *words, "--out", tmp_path / "out")
+    assert setting.partition("=")[0] in message
+    assert shown in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,5 +154,5 @@ def test_one_size_and_the_command(tmp_path: Path) -> None:
         "riabov2003-matching.png",
         "riabov2003-matching.svg",
     }
-    with pytest.raises(ParameterError, match="each size once"):
+    with refused(ParameterError, [5, 5], parameter="sizes", value=[5, 5]):
         EXPERIMENT.run(Study((0,), {"sizes": [5, 5], "events": 1}))

@@ -122,17 +122,19 @@ def test_fewer_is_seed_by_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("word", "value"),
     [
-        ("zipf=-1", "zipf is -1.0; give an exponent of at least 0"),
-        ("attributes=0", "attributes is '0'; give a whole number of at least 1"),
-        ("clusters=x", "clusters is 'x'; give a value like [10, 30]"),
-        ("history=0", "history is '0'; give a whole number of at least 1"),
-        ("clusters=5,5", "clusters is tried at [5, 5]; name each value once"),
+        ("zipf=-1", "-1.0"),
+        ("attributes=0", "'0'"),
+        ("clusters=x", "'x'"),
+        ("history=0", "'0'"),
+        ("clusters=5,5", "[5, 5]"),
     ],
 )
-def test_bad_words(word: str, message: str, tmp_path: Path) -> None:
-    assert message in refusal(*ONE, *WORDS, "--set", word, "--out", tmp_path / "out")
+def test_bad_words(word: str, value: str, tmp_path: Path) -> None:
+    message = refusal(*ONE, *WORDS, "--set", word, "--out", tmp_path / "out")
+    assert word.partition("=")[0] in message
+    assert value in message
     assert not (tmp_path / "out").exists()
 
 

@@ -20,6 +20,7 @@ from narrowcast.lab.spark.sweep import run_sweep
 from narrowcast.model.interest import Interest
 from narrowcast.planning import PLANNERS
 from support.command import document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,28 +221,30 @@ def test_flows_without_messages_have_a_share(rates: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("word", "value"),
     [
-        (["flows=0"], "flows is '0'; give a whole number of at least 1"),
-        (["share=0"], "share is 0.0; give a number above 0 and up to 1"),
-        (["share=2"], "share is 2.0; give a number above 0 and up to 1"),
-        (["rates=steep"], "rates is 'steep'; give one of zipf, flat"),
-        (["groups=x"], "groups is 'x'; give a value like [10]"),
-        (["groups=10,10"], "groups is tried at [10, 10]; name each value once"),
-        (["columns=3"], "no experiment here has a parameter 'columns'; there are:"),
+        ("flows=0", "'0'"),
+        ("share=0", "0.0"),
+        ("share=2", "2.0"),
+        ("rates=steep", "'steep'"),
+        ("groups=x", "'x'"),
+        ("groups=10,10", "[10, 10]"),
+        ("columns=3", "'columns'"),
     ],
 )
-def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
-    given = [word for each in words for word in ("--set", each)]
+def test_bad_words(word: str, value: str, tmp_path: Path) -> None:
+    given = ["--set", word]
     chosen = ["--experiment", "figure-7", "--scale", "small", "--seeds", "0"]
-    assert message in refusal("reproduce", "tock2005", *chosen, *given, "--out", tmp_path / "out")
+    message = refusal("reproduce", "tock2005", *chosen, *given, "--out", tmp_path / "out")
+    assert word.partition("=")[0] in message
+    assert value in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_settings_of_a_measurement() -> None:
-    with pytest.raises(ParameterError, match=r"seconds=0\.0"):
+    with refused(ParameterError, parameter="seconds", value=0.0):
         run("figure-5", seconds="0.0")
-    with pytest.raises(ParameterError, match="=1000: .* 1 to 327"):
+    with refused(ParameterError, 1000, 327):
         run("figure-5", h="1,1000")
 
 

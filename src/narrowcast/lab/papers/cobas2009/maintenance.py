@@ -119,7 +119,9 @@ def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
     check_number("share", share, least=0, most=50, limit=limit)
     found = round(filters * share / 100), round(nodes * share / 100)
     if not min(found):
-        raise ParameterError(f"share is {share!r}; {limit} and of {filters:,} filters that are drawn")
+        raise ParameterError(
+            parameter="share", value=share, limit=f"{limit} and of {filters:,} drawn filters"
+        )
     return found
 
 

@@ -155,7 +155,9 @@ def _partitioning(study: Study) -> Outcome:
     params = dict(study.params)
     if params["parts"] % ROWS:
         raise ParameterError(
-            f"parts is {params['parts']}; give a multiple of {ROWS}, for some schemes have as many rows"
+            parameter="parts",
+            value=params["parts"],
+            limit=f"a multiple of {ROWS}, the number of rows of some schemes",
         )
     names = [*OTHERS, *SERIES]
     found: dict[tuple[str, str], list[float]] = {}

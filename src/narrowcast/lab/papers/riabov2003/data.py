@@ -73,7 +73,11 @@ def real_trades(path: str) -> tuple[Trades, str]:
     traded = table["volume"].to_numpy()
     sound &= traded > 0
     if not sound.any():
-        raise TableError(f"{path} has no day with a trade and prices between low and high; give other quotes")
+        raise TableError(
+            f"{path}: no day has trades and prices between low and high; give other quotes",
+            parameter="path",
+            value=str(path),
+        )
     coded = table["symbol"].combine_chunks().dictionary_encode()
     code = coded.indices.to_numpy()[sound]
     price, amount = 100 * (close / opened)[sound], (close * traded)[sound]

@@ -210,7 +210,9 @@ def _drift(study: Study) -> Outcome:
     for name in ("steps", "per_step", "learn", "events"):
         check_whole(name, params[name])
     if not params["half_life"] > 0:
-        raise ParameterError(f"half_life is {params['half_life']}; give a number of events above 0")
+        raise ParameterError(
+            parameter="half_life", value=params["half_life"], limit="a number of events above 0"
+        )
     grid = {
         "modes": params["modes"],
         "groups": params["groups"],

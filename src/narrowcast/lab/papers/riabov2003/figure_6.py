@@ -107,7 +107,7 @@ def _figure_6(study: Study) -> Outcome:
     """Run the improvement over thresholds, for each number of modes and of groups."""
     params = dict(study.params)
     if params["multicast"] not in ("dense", "alm"):
-        raise ParameterError(f"multicast is {params['multicast']!r}; give one of dense, alm")
+        raise ParameterError(parameter="multicast", value=params["multicast"], limit="one of dense, alm")
     grid = {"modes": params["modes"], "groups": params["groups"], "method": (*METHODS, OWN)}
     fixed = {name: value for name, value in params.items() if name not in grid}
     sweep = Sweep(_improvements, grid, study.seeds, fixed, setup=_Setting.make, by=["modes"])

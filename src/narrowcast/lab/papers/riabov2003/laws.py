@@ -106,7 +106,11 @@ def fit_pareto(values: Doubles, *, least: float = TAIL) -> Pareto:
             gap = distance(tail, lambda x, a=alpha, c=tail[0]: 1 - (c / x) ** a)
             laws.append(Pareto(alpha, float(tail[0]), len(tail) / n, gap))
     if not laws:
-        raise TableError(f"all {n} amounts are {ordered[0]:g}; a law needs at least two different ones")
+        raise TableError(
+            f"amounts: all {n} are {ordered[0]:g}; fitting a law needs at least two different ones",
+            parameter="amounts",
+            value=float(ordered[0]),
+        )
     least_gap = min(law.ks for law in laws)
     return next(law for law in laws if law.ks <= least_gap + NOISE)
 

@@ -66,7 +66,9 @@ def _matching(study: Study) -> Outcome:
         check_count("sizes", size)
     if min(sizes) < 1 or len(set(sizes)) < len(sizes) or events < 1:
         raise ParameterError(
-            f"sizes is {sizes} and events {events}; give numbers of at least 1, and each size once"
+            f"sizes={sizes} with events={events}: must be at least 1, and each size different",
+            parameter="sizes",
+            value=sizes,
         )
     found: Found = {}
     steps = [(k, seed) for k in sorted(sizes) for seed in study.seeds]

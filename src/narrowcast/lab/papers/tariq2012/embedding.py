@@ -190,11 +190,12 @@ def _check(params: dict[str, Any]) -> None:
     """Refuse what no hierarchy can be made with."""
     for name in params["workloads"]:
         if name not in WORKLOADS:
-            raise ParameterError(f"workloads has {name!r}; give some of {', '.join(WORKLOADS)}")
+            raise ParameterError(parameter="workloads", value=name, limit=f"some of {', '.join(WORKLOADS)}")
     if 2 * params["kappa"] >= params["subscriptions"]:
         raise ParameterError(
-            f"kappa is {params['kappa']} with {params['subscriptions']} subscriptions; "
-            "give fewer neighbours than half of them"
+            parameter="kappa",
+            value=params["kappa"],
+            limit=f"less than half of the {params['subscriptions']} subscriptions",
         )
 
 

@@ -113,7 +113,7 @@ class SeedHistories:
     ) -> Self:
         """Draw the workload of a seed, and match its events."""
         if not 0 <= zipf < math.inf:
-            raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
+            raise ParameterError(parameter="zipf", value=zipf, limit="an exponent of at least 0")
         boxes, points = WORKLOADS[workload]
         drawn = Hotspots(
             n_subscriptions=subscriptions,

@@ -118,9 +118,9 @@ def stream_of(
     check_whole("events", events)
     for name, share in (("churn", churn), ("slide", slide)):
         if not 0 <= share <= 100:
-            raise ParameterError(f"{name} is {share:g} %; give a share from 0 to 100")
+            raise ParameterError(parameter=name, value=share, limit="a percentage from 0 to 100")
     if not zipf >= 0:
-        raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
+        raise ParameterError(parameter="zipf", value=zipf, limit="an exponent of at least 0")
     n_events = recent + events
     comes, leaves = lives(
         subscriptions, n_events, churn=churn / 100, step=step or n_events, seed=seed, start=recent
