@@ -1,8 +1,9 @@
-"""Clusters of subscriptions in use: events stream by, peers come and go, and each message counts (tariq2012).
+"""Clusters of subscriptions in operation, with every message counted, as in Tariq et al. 2012 (tariq2012).
 
-`stream` has the events and who is there when, `method` finds clusters, `policy` says when they are found
-anew, `nice` and `members` keep a hierarchy of peers in each cluster, `trees` says how far events come in it,
-`peertree` and `branched` do both for an R-tree, `traffic` adds up, and `load` runs it all.
+Events arrive, and subscriptions come and leave. `stream` has the events and when each subscription is active,
+`method` computes clusters, `policy` says when they are computed again, `nice` and `members` keep a hierarchy
+of peers in each cluster, `trees` says which members an event reaches, `peertree` and `branched` do both for
+an R-tree, `traffic` adds up messages, and `load` runs the simulation.
 """
 
 from __future__ import annotations

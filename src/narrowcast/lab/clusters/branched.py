@@ -1,4 +1,4 @@
-"""How far events come in an R-tree that peers keep."""
+"""Delivery of events along an R-tree of peers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Branched"]
 
 @dataclass(frozen=True, eq=False)
 class Branched(ClusterTrees):
-    """One tree of all members; each cluster is a leaf. An event is not sent by who wants it, but by boxes.
+    """One R-tree of all members, whose leaves are the clusters; events are routed by boxes only.
 
-    It is handed to the peer that leads the root, and goes from each node to all nodes below whose boxes it is
-    in, that is, to the peers that lead them. From who leads a leaf it goes to all other members by
-    `flooding`, and by `forwarding` to those who want it. A peer that leads several nodes on the way gets it
+    An event is handed to the peer that leads the root, and goes from each node to the leaders of all nodes
+    below whose boxes contain it. From the leader of a leaf it goes to all other members by `flooding`, and to
+    those with a matching subscription by `forwarding`. A peer that leads several nodes on the way gets it
     once.
 
     Parameters
     ----------
     cluster, peer, parent, member, n_peers
-        As for `ClusterTrees`; a cluster's number is that of its node. Who leads a leaf has as parent who leads the
-        nearest node above it that it does not lead itself.
+        As for `ClusterTrees`; the number of a cluster is that of its node. The parent of a leaf's leader is
+        the leader of the nearest node above that it does not lead itself.
     head
         For each node the member that leads it; the last node is the root.
     low, high
@@ -50,7 +50,7 @@ class Branched(ClusterTrees):
     >>> found = Branched.of(tree.branches(), np.arange(4), lo, hi)
     >>> found.parent.tolist()  # of box 0, which leads the root, 2, 1 and 3
     [-1, 0, 0, 2]
-    >>> points = np.array([[2.0], [5.0]])  # the first is wanted by box 2, the second by nobody
+    >>> points = np.array([[2.0], [5.0]])  # box 2 contains the first, no box the second
     >>> sent = found.sent(np.array([0]), np.array([2]), 2, points)
     >>> sent.flooding.receptions, sent.forwarding.receptions, sent.false_positives("forwarding")
     (3, 3, 2)
@@ -71,7 +71,7 @@ class Branched(ClusterTrees):
         peers
             For each box the number of its peer.
         lo, hi
-            The ends of boxes, by which events are sent; sides may be infinite.
+            The ends of boxes, by which events are routed; may be infinite.
         """
         n_peers = int(peers.max(initial=-1)) + 1
         there = branches.leaf >= 0
@@ -103,7 +103,7 @@ class Branched(ClusterTrees):
         event, subscription, n_events, variant
             As for `ClusterTrees`.
         points
-            Where events are, a row each.
+            The coordinates of events, a row each.
         """
         assert points is not None
         inside = np.ones((n_events, len(self.head)), np.bool_)
@@ -117,7 +117,7 @@ class Branched(ClusterTrees):
         else:
             found = np.zeros((n_events, self.n_members), np.bool_)
             found[event, self.member[subscription]] = True
-        inside[:, -1] = True  # whoever leads the root hears of all
+        inside[:, -1] = True  # the leader of the root gets all events
         for node, head in enumerate(self.head.tolist()):
             found[:, head] |= inside[:, node]
         return found

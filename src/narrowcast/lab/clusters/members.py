@@ -1,4 +1,4 @@
-"""The hierarchies of all clusters, from one time to the next."""
+"""The hierarchies of all clusters, as their members change."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["ClusterMembers"]
 
 
 class ClusterMembers:
-    """Peers in clusters: a peer is in every cluster in which one of its subscriptions is.
+    """Peers in clusters: a peer is a member of each cluster that has one of its subscriptions.
 
     Parameters
     ----------
     peers
         For each subscription the number of its peer.
     label
-        For each subscription the number of its cluster at first, -1 for one that is not there; that takes no
-        message.
+        For each subscription the number of its initial cluster, -1 for an inactive one. Joining the initial
+        clusters is not counted.
     least
-        Of the hierarchies: see `Nice`.
+        Smallest size of groups in the hierarchies: see `Nice`.
 
     Examples
     --------
@@ -50,23 +50,23 @@ class ClusterMembers:
 
     @property
     def trees(self) -> ClusterTrees:
-        """The trees that there are now; the same for as long as nobody joins or leaves."""
+        """The current trees; the same object until a peer joins or leaves."""
         return self._trees
 
     @property
     def heartbeats(self) -> int:
-        """The messages of an interval in all hierarchies."""
+        """The messages per heartbeat interval in all hierarchies."""
         return sum(each.heartbeats for each in self._hierarchies.values())
 
     def follow(self, label: Ints) -> NiceUpkeep:
-        """Let peers join and leave until they are where their subscriptions are; return the messages.
+        """Let peers join and leave according to the clusters of their subscriptions; return the messages.
 
-        All join before anybody leaves, so that nobody misses an event meanwhile.
+        All peers join before any leaves, so that none misses an event during the change.
 
         Parameters
         ----------
         label
-            For each subscription the number of its cluster, -1 for one that is not there.
+            For each subscription the number of its cluster, -1 for an inactive one.
         """
         there = label >= 0
         code = np.unique(label[there] * self.n_peers + self.peers[there])
@@ -86,11 +86,11 @@ class ClusterMembers:
         return total
 
     def _pairs(self, code: Ints) -> list[tuple[int, int]]:
-        """Return clusters and peers."""
+        """Return pairs of cluster and peer."""
         return [divmod(each, self.n_peers) for each in code.tolist()]
 
     def _grown(self) -> ClusterTrees:
-        """Return the trees that there are now."""
+        """Return the current trees."""
         cluster, peer = np.divmod(self._code, max(self.n_peers, 1))
         some = [self._parents[each] for each in sorted(self._parents)]
         above = np.concatenate([np.zeros(0, np.int64), *(parent for _, parent in some)])

@@ -1,4 +1,4 @@
-"""Peers in an R-tree, from one time to the next."""
+"""An R-tree of peers, as subscriptions come and leave."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerTree"]
 
-#: In an interval each entry of a node says that it is there, and is answered.
+#: In each interval every entry of a node sends a heartbeat, and gets a reply.
 _BEAT = 2
 
 
 class PeerTree:
     """An R-tree over the boxes of subscriptions, each of which is an entry of a leaf.
 
-    What its peers send each other is counted by `BoxTree`. That boxes have become smaller counts as an
-    update of either variant.
+    Messages between its peers are counted by `BoxTree`. Shrinking of boxes counts as updates of both
+    variants.
 
     Parameters
     ----------
     stream
         The subscriptions, with boxes; and the events, with points.
     there
-        Numbers of those that are there at first, which come in this order; that takes no message.
+        Numbers of the initial subscriptions, inserted in this order; their insertion is not counted.
     most
-        The most leaves at first. Later it is the capacity of nodes that stays.
+        The largest initial number of leaves. It determines the capacity of nodes, which stays the same.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class PeerTree:
             )
         if stream.points is None:
             raise ParameterError(
-                "points are missing: method 'r-tree' routes events by their points; give points, or packing='str'",
+                "points are missing: method 'r-tree' routes events by their points; give them, or packing='str'",
                 parameter="points",
             )
         self.stream = stream
@@ -63,30 +63,30 @@ class PeerTree:
 
     @property
     def trees(self) -> Branched:
-        """The tree that there is now; the same for as long as nobody comes or leaves."""
+        """The current tree; the same object until a subscription comes or leaves."""
         return self._trees
 
     @property
     def label(self) -> Ints:
-        """For each subscription a number of its leaf, -1 for one that is not there."""
+        """For each subscription the number of its leaf, -1 for an inactive one."""
         return self.tree.leaf
 
     @property
     def heartbeats(self) -> int:
-        """The messages of an interval."""
+        """The messages per heartbeat interval."""
         return _BEAT * self.tree.n_led
 
     def follow(self, *, gone: ArrayLike, came: ArrayLike) -> ClusterTraffic:
-        """Let subscriptions leave, and then others come; return the messages."""
+        """Remove subscriptions, and then add others; return the messages."""
         before = self.tree.told
         self.tree.remove(gone)
         self.tree.insert(came)
         self._branch()
-        told = {kind: count - before[kind] for kind, count in self.tree.told.items()}
-        updates = EventDelivery(updates=told.pop("update"))
-        return ClusterTraffic(flooding=updates, forwarding=updates, **told)
+        sent = {kind: count - before[kind] for kind, count in self.tree.told.items()}
+        updates = EventDelivery(updates=sent.pop("update"))
+        return ClusterTraffic(flooding=updates, forwarding=updates, **sent)
 
     def _branch(self) -> None:
-        """Take down who is where."""
+        """Update the members from the tree."""
         assert self.stream.sides is not None
         self._trees = Branched.of(self.tree.branches(), self.stream.peers, *self.stream.sides)

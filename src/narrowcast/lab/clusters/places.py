@@ -1,4 +1,4 @@
-"""Clusters for boxes that come, by the boxes that are there."""
+"""Assignment of new boxes to clusters, by the boxes of the clusters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["grown_least", "nearest_centre"]
 
 
 def nearest_centre(boxes: tuple[Doubles, Doubles], label: Ints, came: Ints) -> Ints:
-    """Return for each box that comes the cluster whose boxes have the nearest centre, in the mean.
+    """Return for each new box the cluster whose boxes have the nearest mean centre.
 
     Parameters
     ----------
     boxes
         The lower and the upper ends of all boxes, a row each.
     label
-        For each the number of its cluster, -1 for one that is in none.
+        For each box the number of its cluster, -1 for none.
     came
-        The numbers of those that come.
+        Numbers of the new boxes.
 
     Examples
     --------
@@ -44,10 +44,10 @@ def nearest_centre(boxes: tuple[Doubles, Doubles], label: Ints, came: Ints) -> I
 
 
 def grown_least(boxes: tuple[Doubles, Doubles], label: Ints, came: Ints) -> Ints:
-    """Return for each box that comes the cluster whose bounding box grows least, of equals the smallest box.
+    """Return for each new box the cluster whose bounding box grows least, of equals the smallest box.
 
-    They come one after the other, and each that has come counts for the next: this is how a leaf is chosen in
-    an R-tree (Guttman 1984).
+    Boxes are added one after the other, and each counts for the next: as a leaf is chosen in an R-tree
+    (Guttman 1984).
 
     Parameters
     ----------
