@@ -54,7 +54,7 @@ class PeerTree:
             )
         if stream.points is None:
             raise ParameterError(
-                "points are missing: method 'r-tree' routes events by their points; give them, or packing='str'",
+                "points are missing: method 'r-tree' routes events by points; give them, or packing='str'",
                 parameter="points",
             )
         self.stream = stream

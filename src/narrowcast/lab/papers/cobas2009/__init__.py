@@ -1,4 +1,6 @@
-"""Rao, Chen, Fu 2009: filters on machines that share the ranges of attributes, divided and merged."""
+"""Rao, Chen, Fu 2009 (COBAS): filters on machines that share the ranges of attributes, in trees that are
+divided and merged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 5: one tree, by how skewed events and filters are, together or apart."""
+"""Figure 5: traffic of one tree by the skew of events and filters, co-occurring or anti-occurring."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What the paper prints, by occurrence, exponent of density and of popularity. It says TB a minute, which one
-#: tree cannot come to: 80.25 TB are 31,348 copies of each event.
+#: The paper's numbers, by occurrence, exponent of density and of popularity. It says TB a minute, which one
+#: tree cannot reach: 80.25 TB are 31,348 copies of each event.
 PRINTED = {("anti", 0.0, 0.0): 80.25, ("anti", 1.5, 1.5): 55.3, ("co", 1.2, 1.0): 48.45}
-#: Exponents that are tried, of both laws.
+#: Exponents of both laws.
 SKEWS = [0.0, 0.3, 0.6, 1.0, 1.2, 1.5]
 
 
 def _point(
     *, seed: int, occurrence: str, order: str, density: float, popularity: float, kappa: float, **sizes: Any
 ) -> Record:
-    """Return what one tree takes, divided and as it was."""
+    """Return the traffic of one tree, with and without division of intervals."""
     law: dict[str, Any] = {
         "occurrence": occurrence,
         "order": order,
@@ -49,7 +49,7 @@ def _point(
 
 
 def _figure_5(study: Study) -> Outcome:
-    """Run all exponents."""
+    """Run all pairs of exponents."""
     params = dict(study.params)
     names = ("occurrence", "order", "popularity", "density")
     grid = {name: params.pop(name) for name in names}
@@ -81,7 +81,7 @@ def _figure_5(study: Study) -> Outcome:
 
 
 def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     unit = (
         "The paper prints TB a minute, which one tree comes to by no reading of its parameters; numbers here "
         "are GB. Lookups are in them, which do not hang on skews: log2 of the machines for each event."
@@ -115,7 +115,7 @@ def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> li
 FIGURE_5 = Experiment(
     "traffic of one tree by the skew of events and of filters, together and apart",
     _figure_5,
-    # The limit is not in the formula of the paper: with it most traffic is among machines of the root.
+    # The capacity limit is not in the paper's formula: with it most traffic is between machines of the root.
     {**PAPER, "kappa": 0.0, "occurrence": ["co", "anti"], "order": ["shuffle", "identity"], "density": SKEWS,
      "popularity": SKEWS},
     {**SMALL, "density": [0.0, 1.0, 1.5], "popularity": [0.0, 1.0, 1.5]},

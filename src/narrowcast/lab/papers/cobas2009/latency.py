@@ -1,4 +1,4 @@
-"""Figure 6(d): how long events take to subscribers, by number of machines, with and without caching."""
+"""Figure 6(d): latency of events to subscribers, by number of machines, with and without caching."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-    #: By series and place, the mean.
+    #: Mean by series and number of machines.
     Means = dict[tuple[str, float], float]
 
-#: The three that the figure has, and behind the name, where publishers recall earlier lookups.
+#: The three systems of the figure, and the suffix of series in which publishers remember earlier lookups.
 THREE, CACHED = ("multi-1d", "dr-tree", "cobas"), "cached"
-#: Until a subscriber has an event, on average, and until the last of those that are followed has it.
+#: Mean hops and seconds to a subscriber, and to the last of the traced subscribers.
 HOPS, LAST_HOPS, SECONDS, LAST = "hops", "last_hops", "latency_s", "last_latency_s"
 TOLD = (HOPS, LAST_HOPS, SECONDS, LAST)
 PANELS = {
@@ -50,7 +50,6 @@ PANELS = {
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
 ) -> MachineRings:
-    """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
     )
@@ -59,7 +58,7 @@ def _made(
 def _trial(
     overlay: MachineRings, *, system: str, seed: int, kappa: float, recalled: int, **params: Any
 ) -> list[Record]:
-    """Return how long events take in a system, without caching and with."""
+    """Return latencies of a system, without caching and with."""
     charges, links = overlay.charges(kappa=kappa), Links(overlay.n_nodes, seed=seed)
     rows: list[Record] = []
     merging = Merging(charges=charges, seed=seed).fit(overlay.hubs) if system == "cobas" else None
@@ -90,7 +89,7 @@ def _trial(
 
 
 def _figure_6d(study: Study) -> Outcome:
-    """Run all systems along the number of machines."""
+    """Run all systems for all numbers of machines."""
     params = dict(study.params)
     places = params["nodes"]
     fixed = {key: value for key, value in params.items() if key != "nodes"}
@@ -124,7 +123,7 @@ def _figure_6d(study: Study) -> Outcome:
 
 
 def _claims(value: dict[tuple[str, float, str], float], places: Sequence[float], recalled: int) -> list[str]:
-    """Hold what the paper says of latency against what came out."""
+    """Return notes that compare the paper's claims on latency with the results."""
     notes = []
     last = places[-1]
     for metric, unit in (

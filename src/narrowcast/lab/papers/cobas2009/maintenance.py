@@ -1,4 +1,4 @@
-"""Figure 7(b): what it takes when filters are added and taken away, and machines come and go."""
+"""Figure 7(b): cost of adding and removing filters, and of machines that join and leave."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What happens, and what it is called in the picture.
+#: Kinds of changes, and their names in the picture.
 SERIES = {
     "filters/insert": "filters added",
     "filters/delete": "filters taken away",
@@ -49,16 +49,16 @@ SERIES = {
     "nodes/rebalance": "balancing after machines came and went",
 }
 GB, MESSAGES, EACH = "gb", "messages", "kb_per_operation"
-#: The share that changes, for there are only whole filters and machines.
+#: Metric of the share that actually changes, after rounding to whole filters and machines.
 CHANGED = "share_pct"
-#: In which of these every operation is counted by itself.
+#: Kinds of changes whose cost is per operation.
 _LOADS = (MACHINES, REPLICATION, WORK)
 
 
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **params: Any
 ) -> tuple[Any, ...]:
-    """Return trees on machines that are balanced, and what links these have."""
+    """Return trees on balanced machines, and the links of machines."""
     overlay = overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions,
         tried=params["events"],
@@ -71,12 +71,12 @@ def _made(
 
 
 def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> list[Record]:
-    """Return what it takes when a share of filters and of machines changes."""
+    """Return the cost of changing a share of filters and of machines."""
     overlay, merging, even, at, links = made
     drawn, filters, nodes = params["subscriptions"], params["filters"], overlay.n_nodes
     more, machines = changing(share, drawn, nodes)
     weight = filters / drawn
-    # Those that follow the ones there are already: of the same law, and none of them.
+    # The next draws of the workload: of the same law, and different from existing filters.
     workload = Intervals(n_subscriptions=drawn + more, attributes=params["attributes"], seed=seed)
     lo, hi = workload.ends()
     new = overlay.filters(lo[drawn:], hi[drawn:], weight)
@@ -108,7 +108,7 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
 
 
 def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
-    """Return how many filters that are drawn and how many machines a share is, in per cent.
+    """Return the number of drawn filters, and of machines, that a share in per cent is.
 
     Examples
     --------
@@ -126,13 +126,13 @@ def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
 
 
 def _told(series: str, toll: Toll, operations: float) -> Record:
-    """Return what is told of something that happens so many times."""
+    """Return the record of the cost of a number of equal operations."""
     each = toll.bytes / operations / 1e3
     return {"series": series, GB: toll.bytes / 1e9, MESSAGES: toll.messages, EACH: each}
 
 
 def _figure_7b(study: Study) -> Outcome:
-    """Run all shares, and say what came out."""
+    """Run all shares, and compare with the paper."""
     params = dict(study.params)
     shares = params.pop("share")
     for share in shares:
@@ -163,7 +163,7 @@ def _figure_7b(study: Study) -> Outcome:
 
 
 def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[float]) -> list[str]:
-    """Hold what the paper says of maintenance against what came out."""
+    """Return notes that compare the paper's claims on maintenance with the results."""
 
     def sums(kind: str, share: float, metric: str) -> float:
         ways = ("join", "fail") if kind == "nodes" else ("insert", "delete")

@@ -1,4 +1,4 @@
-"""Figures 7(c) and 7(d): 70 machines for a day, what COBAS takes by the hour, and how long events take."""
+"""Figures 7(c) and 7(d): 70 machines for a day: traffic of COBAS by the hour, and latency of events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONTENT, FILTERS, MOVED = "content_mb_per_min", "filters_mb_per_min", "moved_mb_per_min"
 BEST, MEAN, WORST = "best_latency_s", "mean_latency_s", "worst_latency_s"
-#: What the paper prints, by series, hour and metric. Its latencies are of no hour.
+#: The paper's numbers, by series, hour and metric. Its latencies have no hour.
 PRINTED = {
     ("cobas", 0.0, CONTENT): 2354.6,
     ("cobas", 0.0, FILTERS): 2.083,
@@ -55,7 +55,7 @@ PAPER: dict[str, Any] = {
     "spread": 0.8,
     "mbit": 10.0,
 }
-#: How often latency is told, in hours, and lookups whose hops are counted in each tree.
+#: Hours between measurements of latency, and number of lookups to count hops of in each tree.
 _STEP, _LOOKUPS = 3, 5000
 #: Panels of the picture, in order.
 PANELS = {
@@ -68,7 +68,7 @@ PANELS = {
 def _trial(
     *, seed: int, kappa: float, rate: float, hours: int, round_min: float, **params: Any
 ) -> list[Record]:
-    """Return what all systems take by the hour."""
+    """Return the traffic of all systems by the hour."""
     check_whole("hours", hours)
     check_number("round_min", round_min, least=1, most=60, limit="minutes, from 1 to 60")
     events = params["events"]
@@ -77,7 +77,7 @@ def _trial(
     charges = overlay.charges(kappa=kappa, rate=rate)
     links = Links(overlay.n_nodes, seed=seed)
     delays, steps = delays_of(params), range(0, hours + 1, _STEP)
-    # Every time other machines publish, and other delays are drawn.
+    # Other publishing machines and other latencies each time.
     trips = {hour: Trips(overlay, links, delays=delays, seed=1000 * seed + hour) for hour in steps}
     hops = _hops(overlay, links, seed)
     minute = rate * MESSAGE / 1e6
@@ -115,14 +115,14 @@ def _trial(
         if abs(each.hour - hour) < 1e-9 and hour % _STEP == 0:
             rows.append(_long("cobas", hour, trips[hour].trees(each.lines, each.home)))
     for hour, found in by_hour.items():
-        # How it stands at the hour; but for what was moved in the hour before.
+        # The state at the hour; moved segments are of the hour before.
         moved = sum(float(row[MOVED] or 0.0) for row in found)
         rows.append({"series": "cobas", "hour": float(hour), **found[-1], MOVED: moved})
     return rows
 
 
 def _hops(overlay: MachineRings, links: Links, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return how many hops a lookup takes in each attribute, counted for events by their law."""
+    """Return the mean hops of a lookup in each attribute, for random events."""
     rng = np.random.default_rng([seed, 6])
     found = []
     for density in overlay.hubs.density:
@@ -132,7 +132,7 @@ def _hops(overlay: MachineRings, links: Links, seed: int) -> np.ndarray[Any, np.
 
 
 def _long(series: str, hour: int, trip: Trip) -> Record:
-    """Return how long events take."""
+    """Return the record of latencies."""
     some = len(trip.seconds) > 0
     return {
         "series": series,
@@ -145,7 +145,7 @@ def _long(series: str, hour: int, trip: Trip) -> Record:
 
 
 def _planetlab(study: Study) -> Outcome:
-    """Run all seeds, and say what came out."""
+    """Run all seeds, and compare with the paper."""
     params = dict(study.params)
     found: dict[tuple[str, float, str], list[float]] = {}
     for row in study.run(Sweep(_trial, {}, study.seeds, params)).rows:
@@ -177,7 +177,7 @@ def _planetlab(study: Study) -> Outcome:
 def _marks(
     rows: list[ResultRow], value: Mapping[tuple[str, float, str], float], *, printed: bool
 ) -> list[dict[str, Any]]:
-    """Return the lines of the picture, and what the paper prints as points."""
+    """Return the lines of the picture, and the paper's numbers as points."""
     marks: list[dict[str, Any]] = []
     for row in rows:
         if row.metric not in PANELS:
@@ -195,9 +195,9 @@ def _marks(
 
 
 def _claims(value: Mapping[tuple[str, float, str], float], end: float, minutes: float) -> list[str]:
-    """Hold what the paper says of its day against what came out."""
+    """Return notes that compare the paper's claims on its day with the results."""
     notes = []
-    # The last hour here is held against the paper's last.
+    # The last hour here is compared with the paper's last.
     hours = {hour: at for hour, at in ((0.0, 0.0), (4.0, 4.0), (end, 24.0)) if hour <= end}
     for metric, what, name in ((CONTENT, "events", "Cost(C)"), (FILTERS, "filters", "Cost(F)")):
         mine = [value["cobas", hour, metric] for hour in hours]
@@ -245,7 +245,7 @@ def _claims(value: Mapping[tuple[str, float, str], float], end: float, minutes: 
 
 
 def _three(value: Mapping[tuple[str, float, str], float], series: str, hour: float) -> str:
-    """Return copies, replication and work, for one alone misleads."""
+    """Return copies, replication and work in words; each alone is misleading."""
     copies, replication, work = (value[series, hour, metric] for metric in (COPIES, REPLICATION, WORK))
     return f"{copies:.1f}, {replication:.1f} and {work:.1f}"
 

@@ -1,4 +1,4 @@
-"""Figures 6(a) to 6(c): COBAS beside its counterparts, by attributes, filters and machines."""
+"""Figures 6(a) to 6(c): COBAS compared with its counterparts, by attributes, filters and machines."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-    #: By system and place, the mean.
+    #: Mean by system and position.
     Means = dict[tuple[str, float], float]
 
-#: The three that all figures have.
+#: The three systems of all figures.
 THREE = ("multi-1d", "dr-tree", "cobas")
-#: One of what places along an axis count.
+#: Nouns of the axes.
 AXES = {"attributes": "attribute", "filters": "filter", "nodes": "machine"}
-#: With what else is known of ranges, behind the name of a system.
+#: Suffix of series in which frequent ranges are known.
 CACHED = "cached"
 #: Panels of a picture, in order.
 PANELS = {
@@ -54,7 +54,6 @@ PANELS = {
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
 ) -> MachineRings:
-    """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
     )
@@ -63,7 +62,7 @@ def _made(
 def _trial(
     overlay: MachineRings, *, system: str, seed: int, kappa: float, cached: float = 0.0, **_: Any
 ) -> Record:
-    """Return what a system takes."""
+    """Return the traffic of a system."""
     charges = overlay.charges(kappa=kappa)
     traffic = traffic_of(overlay, system, charges, cached=cached, seed=seed)
     found = told(traffic, charges.message)
@@ -79,7 +78,7 @@ def _swept(
     systems: Sequence[str],
     claims: Callable[[Means, Sequence[float]], list[str]],
 ) -> Outcome:
-    """Run systems along an axis, and say what came out."""
+    """Run systems along an axis, and compare with the paper."""
     params = dict(study.params)
     places = params[axis]
     grid = {axis: places, "system": list(systems)}
@@ -112,7 +111,7 @@ def _swept(
 
 
 def _together(value: dict[tuple[str, str], float], systems: Sequence[str], x: float, axis: str) -> str:
-    """Return copies, replication and work of all systems at the last place, for one alone misleads."""
+    """Return copies, replication and work of all systems at the last position; each alone is misleading."""
     parts = [
         f"{NAMES[system]} {value[system, COPIES]:.1f}, {value[system, REPLICATION]:.1f} and "
         f"{value[system, WORK]:.1f}"
@@ -127,7 +126,7 @@ def _together(value: dict[tuple[str, str], float], systems: Sequence[str], x: fl
 
 
 def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of dimensions against what came out."""
+    """Return notes that compare the paper's claims on attributes with the results."""
     line = {system: [gb[system, x] for x in places] for system in NAMES}
     dearer = [x for x, a, b in zip(places, line["dr-tree"], line["multi-1d"], strict=True) if a > b]
     several = len(places) > 1
@@ -157,7 +156,7 @@ def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
 
 
 def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of more filters against what came out."""
+    """Return notes that compare the paper's claims on more filters with the results."""
     growth = {system: _times(gb[system, places[0]], gb[system, places[-1]]) for system in THREE}
     several = places[-1] != places[0] and any(gb.values())
     smooth = all(ratio < places[-1] / places[0] for ratio in growth.values()) if several else None
@@ -174,13 +173,13 @@ def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
 
 
 def _by_nodes(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of more machines against what came out."""
+    """Return notes that compare the paper's claims on more machines with the results."""
     first, last = places[0], places[-1]
     more = {system: gb[system, last] - gb[system, first] for system in THREE}
     times = {system: _times(gb[system, first], gb[system, last]) for system in THREE}
     parts = ", ".join(f"{NAMES[s]} {more[s]:+,.0f} GB a minute ({times[s]:.1f} times)" for s in THREE)
     saved = {system: gb[system, last] - gb[f"{system}/{CACHED}", last] for system in THREE}
-    # With all trees left COBAS saves as much as multi-1D, but for what is rounded.
+    # With all trees COBAS saves as much as multi-1D, except for rounding.
     order = saved["multi-1d"] * (1 + 1e-9) >= saved["cobas"] >= saved["dr-tree"]
     apart = len(set(saved.values())) > 1
     least, slow = (
@@ -194,18 +193,18 @@ def _by_nodes(gb: Means, places: Sequence[float]) -> list[str]:
     known = (
         f"The paper: caching helps multi-1D most and the DR-tree least. Here it saves {cached} GB a minute "
         f"with {count(last, 'machine')}: {held(order if apart else None)}. The paper says nothing of the "
-        "cache; here everybody knows the machines of the most frequent ranges."
+        "cache; here all publishers know the machines of the most frequent ranges."
     )
     return [grown, known]
 
 
 def _times(before: float, after: float) -> float:
-    """Return how many times as much there is; once where there was nothing."""
+    """Return the ratio of growth; 1 if there was nothing before."""
     return after / before if before else 1.0
 
 
 def _everywhere(best: Sequence[float], places: Sequence[float], line: dict[str, list[float]]) -> str:
-    """Say whether COBAS is the cheapest at all places, where there is traffic at all."""
+    """Return in words whether COBAS is the cheapest at all positions with traffic."""
     return held(len(best) == len(places) if any(map(any, line.values())) else None)
 
 

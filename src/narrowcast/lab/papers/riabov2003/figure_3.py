@@ -1,4 +1,4 @@
-"""Figure 3: the network, as a picture."""
+"""Figure 3: a picture of the network."""
 
 from __future__ import annotations
 

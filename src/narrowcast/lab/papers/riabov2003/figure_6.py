@@ -1,4 +1,4 @@
-"""Figure 6: how much of what multicast can save is saved, against the threshold."""
+"""Figure 6: the share of the possible savings of multicast that is reached, by threshold."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.routing import Router
 
-#: The thresholds of the figure, and the clusterings that are compared over them.
+#: The thresholds of the figure, and the methods that are compared over them.
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(11))
 METHODS = ("forgy", "macqueen", "pairwise", "mst")
-#: The product's own, which has no threshold.
+#: The product's own method, which has no threshold.
 OWN = "partial"
-#: What one of its own rows is called: each group's break-even in the place of a threshold.
+#: Suffix of the series with each group's break-even size instead of a threshold.
 BREAK_EVEN = "break-even"
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The stock workload on its network, with events to learn from and others to send."""
+    """The stock workload on its network, with events to learn from and other events to send."""
 
     network: Network
     cells: Interest
@@ -66,7 +66,7 @@ class _Setting:
         events = EventBatch.from_arrow(stocks.tables()["events"], SCHEMA)
         matches = AutoMatcher().fit(subscriptions).match(events)
         side = (0, 20, params["cells"])
-        # The three sides, and what lies outside of them, which nobody asks for.
+        # The three sides, and the events outside them, which no subscriber wants.
         grid = CellGrid.equal(SCHEMA, {"bst": (-1, 4, 5), "name": side, "quote": side, "volume": side})
         topology = stocks.network().topology
         network = Network(topology, multicast=params["multicast"])
@@ -81,7 +81,7 @@ class _Setting:
         )
 
     def improvement(self, router: Router, plan: ChannelPlan, *, of_cells: bool = True) -> float:
-        """Return what the events come to by a plan: 0 for all unicast, 100 for the ideal."""
+        """Return the improvement of a plan on the events: 0 for all unicast, 100 for the ideal."""
         replay = self.replay
         route: Any = router.route  # those here take the publisher too
         flow = self.cell if of_cells else np.full(len(self.cell), -1)
@@ -91,7 +91,7 @@ class _Setting:
 def _improvements(
     setting: _Setting, *, method: str, groups: int, seed: int, top: int, learn: int, **_: Any
 ) -> list[Record]:
-    """Return the improvement at every threshold: making the plan takes longer than using it."""
+    """Return the improvement at every threshold in one trial, since planning takes longer than measuring."""
     network = setting.network
     if method == OWN:
         own = Partial(channels=groups, topology=network.topology, seed=seed, samples=learn)
@@ -124,7 +124,7 @@ def _figure_6(study: Study) -> Outcome:
 
 
 def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
-    """Return the points of the figure; what has no threshold is a line across."""
+    """Return the points of the figure; series without a threshold are horizontal lines."""
     points: list[dict[str, Any]] = []
     point: dict[str, Any]
     for row in rows:
@@ -141,7 +141,7 @@ def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     value = {(row.series, row.x): row.measured for row in rows}
     settings = [(modes, groups) for modes in params["modes"] for groups in params["groups"]]
 

@@ -1,4 +1,4 @@
-"""Tables 2 and 3: what clusters save in the end, when users arrive and when their interests shift."""
+"""Tables 2 and 3: final savings of clusters, when users arrive and when their interests shift."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What is told of each cost.
+#: Metric of each cost.
 CHANGES = {"cost": "oc_change_pct", "maintenance": "mc_change_pct", "dissemination": "dc_change_pct"}
-#: Overall cost with all messages of adapting, in a record.
+#: Field of a record: overall cost including all messages of adapting.
 PLUS = "plus_pct"
-#: What the paper prints: maintenance, dissemination and both, in per cent against Scribe.
+#: The paper's numbers: maintenance, dissemination and both, in per cent of change against Scribe.
 PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
     "table-2": {
         ("tamara", "average"): (-78.75, 45.45, -63.73),
@@ -55,12 +55,12 @@ PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
 }
 #: The order of these three.
 PRINTED_ORDER = ("mc_change_pct", "dc_change_pct", "oc_change_pct")
-#: The paper's numbers are ratios of small whole numbers: of DC they tell no more than this, in points.
+#: The paper's numbers are ratios of small integers: this is their precision for DC, in points.
 COARSE = {"average": 9.0, "frequent": 3.0, "infrequent": 25.0}
 
 
 def _end(*, method: str, **given: Any) -> Record:
-    """Return what a method's plan costs in the end, and what it took to get there."""
+    """Return the final cost of a method's plan, and the cost of adapting."""
     rows = history(method=method, **given)
     last = rows[-1]
     found: Record = {metric: change_pct(last, cost) for cost, metric in CHANGES.items()}
@@ -109,13 +109,13 @@ def _table(study: Study, name: str) -> Outcome:
 
 
 def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
-    """Return where a method and a model come in tables."""
+    """Return the sort key of a method and a model in tables."""
     (method, model), _ = item
     return (MODELS.index(model), METHODS.index(method))
 
 
 def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str]) -> list[str]:
-    """Hold the paper's numbers against those that came out."""
+    """Return notes that compare the paper's numbers with the measured ones."""
 
     def oc(method: str, model: str) -> float:
         return value[f"{method}/{model}", "oc_change_pct"].measured

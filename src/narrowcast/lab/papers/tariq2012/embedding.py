@@ -1,4 +1,4 @@
-"""Figure 3 (a) to (j): how true coordinates stay that groups find, and what clusters they make of them."""
+"""Figure 3 (a) to (j): accuracy of coordinates that groups compute, and quality of clusters from them."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from narrowcast.lab.spectral.space import EmbeddingSpace
     from narrowcast.lab.sweep import Record
 
-#: What is not varied along an axis: groups of the lowest level, the share of landmarks, and levels.
+#: Fixed values of the other axes: groups of the lowest level, the share of landmarks, and levels.
 GROUPS, LANDMARKS, LEVELS = 8, 0.3, 2
-#: How coordinates are found: each group by its own, as published, or all by one table of landmarks.
+#: Sources of coordinates: each group's own matrix, as published, or one table of landmarks for all groups.
 WAYS: dict[str, Callable[..., Hierarchy | CoordinateTable]] = {"faithful": embedded, "table": tabled}
-#: Centres by a sample, by groups that begin with those of the group above, or by groups on their own.
+#: Centres from a sample, from groups that start with those of the group above, or from independent groups.
 CLUSTERINGS = ("sampled", "hierarchical", "hp2pc")
-#: Where clusters are held against ideal ones.
+#: Setting in which clusters are compared with ideal ones.
 JUDGED = ("m1", "m2")
-#: What is measured of coordinates, and of clusters.
+#: Metrics of coordinates, and of clusters.
 FIDELITY = ("hscore", "trustworthiness", "continuity", "stress", "stress_scaled")
 CLUSTERS = (FALSE, "balance", "entropy", "accuracy")
-#: What tables leave out.
+#: Metrics that tables omit.
 BESIDE = ("trustworthiness", "continuity", "stress", "balance")
 
 
 def settings(params: Any) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield along each axis a place and the hierarchy there, along landmarks with two and three levels."""
+    """Yield axis, position and options of the hierarchy: along groups, landmarks with two and three levels, and levels."""
     plain = {"groups": GROUPS, "landmarks": LANDMARKS, "levels": LEVELS}
     for count in params["groups"]:
         yield "groups", count, {**plain, "groups": count}
@@ -72,7 +72,7 @@ def _embed(
     histories: SeedHistories, *, method: str, way: str, seed: int, history: int, dimensions: int, kappa: int,
     groups: list[int], landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how true coordinates are along each axis."""
+    """Return the accuracy of coordinates along each axis."""
     rows = histories.rows(history)
     alike = similarity(rows).toarray()
     space = space_of(f"{method}/plain", dimensions)
@@ -96,7 +96,7 @@ def _embed(
 
 
 def _coordinates(space: EmbeddingSpace, rows: Any, way: str, given: dict[str, Any], seed: int) -> Any:
-    """Return where rows are, by a hierarchy or with one level by all of them together."""
+    """Return the coordinates of rows, computed by a hierarchy or, with one level, at once."""
     if given["levels"] == 1:
         return space.frame(rows).own
     tree = GroupTree.of(rows, **given, least=space.dimensions + 1, seed=seed)
@@ -107,7 +107,7 @@ def _merge(
     histories: SeedHistories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
     clusters: int, landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return what members get for nothing along landmarks and levels."""
+    """Return the false positives of clusters along landmarks and levels."""
     found: list[Record] = []
     for axis, x, given in _hierarchies(landmarks, levels):
         planner = planner_of(
@@ -121,7 +121,7 @@ def _merge(
 
 
 def _hierarchies(landmarks: list[float], levels: list[int]) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield what there is along landmarks and levels, where there is a hierarchy."""
+    """Yield the settings along landmarks and levels that have a hierarchy."""
     for axis, x, given in settings({"groups": [], "landmarks": landmarks, "levels": levels}):
         if given["levels"] > 1 and axis in ("landmarks", "levels"):
             yield axis, x, given
@@ -131,7 +131,7 @@ def _judge(
     judged: Judged, *, method: str, clustering: str, seed: int, history: int, dimensions: int, ideal: int,
     landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how near the clusters of groups are to ideal ones along landmarks and levels."""
+    """Return the similarity of the clusters of groups to ideal ones along landmarks and levels."""
     rows, space = judged.histories.rows(history), space_of(method, dimensions)
     found: list[Record] = []
     for axis, x, given in _hierarchies(landmarks, levels):
@@ -148,7 +148,7 @@ def _judge(
 
 
 def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) -> list[Record]:
-    """Return the same of our own method, which has no hierarchy."""
+    """Return the same for the product's own method, which has no hierarchy."""
     zipf = SeedHistories.make(seed=seed, workload="zipf", **given)
     label = zipf.label(planner_of(zipf, OWN, clusters, seed=seed, history=history))
     got = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
@@ -187,7 +187,7 @@ def _figure_3(study: Study) -> Outcome:
 
 
 def _check(params: dict[str, Any]) -> None:
-    """Refuse what no hierarchy can be made with."""
+    """Refuse settings without a possible hierarchy."""
     for name in params["workloads"]:
         if name not in WORKLOADS:
             raise ParameterError(parameter="workloads", value=name, limit=f"some of {', '.join(WORKLOADS)}")
@@ -200,7 +200,7 @@ def _check(params: dict[str, Any]) -> None:
 
 
 def _records(rows: list[ResultRow], params: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the points of the figure; `direct` is a line across."""
+    """Return the points of the figure; `direct` is a horizontal line."""
     points: list[dict[str, Any]] = []
     ends = {axis: [min(params[axis]), max(params[axis])] for axis in ("landmarks", "levels")}
     ends["levels"][0] = max(ends["levels"][0], min(LEVELS, ends["levels"][1]))
@@ -230,7 +230,7 @@ def _records(rows: list[ResultRow], params: dict[str, Any]) -> list[dict[str, An
 
 
 def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) -> list[str]:
-    """Hold what the paper says of coordinates against what came out."""
+    """Return notes that compare the paper's claims on coordinates with the results."""
     first = workloads[0]
 
     def along(method: str, way: str, axis: str, metric: str = "hscore") -> list[float]:
@@ -288,7 +288,7 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
 
 
 def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of k-means by groups against what came out."""
+    """Return notes that compare the paper's claims on k-means by groups with the results."""
     notes = []
     for workload, metric, unit in (
         ("zipf", FALSE, "false positives"),

@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What is measured: all messages by matches; by how many per cent that is below the R-tree without filters
+#: Metrics: all messages per match; how much that is below the R-tree, in per cent, without filters
 #: inside clusters, and below the R-tree by the same variant.
 COST, SAVES, SAVES_ALIKE = "notification_cost", "saved_pct", "saved_alike_pct"
 #: Parts of the cost, whatever the variant.
 PARTS = ("heartbeat", "membership", "organisation", "clustering")
-#: Told of the whole of a run.
+#: Metrics of a whole run.
 COUNTS = ("computed", "installed", "refreshed", "moves")
-#: In figure 3(l): those that compute again and those that do not.
+#: Series of figure 3(l): with and without computing clusters again.
 CHURNED = ("rassoc/followed", "ncut/followed", "ncut-table/followed", "direct/followed", "direct/kept",
            "centroid/kept", "r-tree/kept")  # fmt: skip
-#: In figure 3(k): all of both, but that an R-tree never computes again.
+#: Series of figure 3(k): all methods with all policies, except that an R-tree never computes clusters again.
 MOVED = (
     *(f"{method}/{policy}" for method in METHODS for policy in POLICIES if method != BASELINE),
     f"{BASELINE}/kept",
 )
-#: The share of an era, from its end, over which it is said to be as it stays.
+#: The last share of an era that counts as its steady state.
 _LATE = 0.25
 
 Values = dict[tuple[str, float | None, str], list[float]]
 
 
 def _curve(stream: Any, *, seed: int, series: str, **params: Any) -> list[Record]:
-    """Return what a series costs in each window, and in all."""
+    """Return the cost of a series in each window, and in total."""
     method, policy = series.split("/")
     found = led(stream, seed=seed, method=method, policy=policy, **params)
     total = sum((window.traffic for window in found), ClusterTraffic())
@@ -62,7 +62,7 @@ def _curve(stream: Any, *, seed: int, series: str, **params: Any) -> list[Record
 
 
 def _total(stream: Any, **given: Any) -> Record:
-    """Return what a series costs in all."""
+    """Return the total cost of a series."""
     *_, last = _curve(stream, **given)
     return {name: value for name, value in last.items() if name != "at"}
 
@@ -73,7 +73,7 @@ def _costs(traffic: ClusterTraffic) -> Record:
 
 
 def _parts(traffic: ClusterTraffic) -> Record:
-    """Return what is told of a run besides, per match where it is messages."""
+    """Return further numbers of a run; numbers of messages are per match."""
     matches, events = max(traffic.matches, 1), max(traffic.events, 1)
     membership = traffic.join + traffic.leave + traffic.split + traffic.merge
     found: Record = {
@@ -87,7 +87,7 @@ def _parts(traffic: ClusterTraffic) -> Record:
 
 
 def _taken(found: Values, record: Mapping[str, Any], series: str, at: float | None) -> None:
-    """Take up what a trial tells."""
+    """Add the numbers of a trial."""
     for name, value in record.items():
         if name in VARIANTS:
             found.setdefault((f"{series}/{name}", at, COST), []).append(value)
@@ -98,7 +98,7 @@ def _taken(found: Values, record: Mapping[str, Any], series: str, at: float | No
 
 
 def _saved(found: Values) -> Values:
-    """Return by how many per cent each series is below the R-tree, seed by seed."""
+    """Return how much each series is below the R-tree, in per cent, seed by seed."""
     made: Values = {}
     for (series, at, metric), values in found.items():
         method, _, variant = series.rpartition("/")
@@ -111,7 +111,7 @@ def _saved(found: Values) -> Values:
 
 
 def _rows(found: Values, *, printed: bool) -> list[ResultRow]:
-    """Return the rows, with what the paper says of its own two."""
+    """Return the rows, with the paper's numbers for its own two methods."""
     rows = []
     for (series, at, metric), values in found.items():
         method, policy, *variant = series.split("/")
@@ -152,7 +152,7 @@ def _moving(*, seed: int, **params: Any) -> Any:
 
 
 def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
-    """Hold what the paper says of its two methods against what came out."""
+    """Return notes that compare the paper's claims on its two methods with the results."""
     notes = []
     for variant, percent in SAVED.items():
         how = "without filters inside clusters" if variant == "flooding" else "with subscription forwarding"
@@ -182,7 +182,7 @@ def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
 
 
 def _following(value: Mapping[tuple[str, str], float]) -> list[str]:
-    """Say what computing again is worth."""
+    """Return notes on the benefit of computing clusters again."""
     notes = []
     for method in METHODS:
         if method == BASELINE:
@@ -202,7 +202,7 @@ def _following(value: Mapping[tuple[str, str], float]) -> list[str]:
 
 
 def _over_time(curves: Values, params: Mapping[str, Any]) -> list[str]:
-    """Say whether the cost comes back to what it was after hotspots have moved."""
+    """Return notes on whether the cost recovers after hotspots have moved."""
     length, events = params["moves"], params["events"]
     if events < 2 * length:
         return []
@@ -245,7 +245,7 @@ _READING = (
 
 
 def _figure_3l(study: Study) -> Outcome:
-    """Run some series with more and more churn."""
+    """Run some series with increasing churn."""
     params = dict(study.params)
     shares = params.pop("churn")
     for name in ("step", "period"):
@@ -275,17 +275,17 @@ def _figure_3l(study: Study) -> Outcome:
 
 
 def _churning(*, seed: int, churn: float, **params: Any) -> Any:
-    """Draw the stream of a seed with peers that come and go."""
+    """Draw the stream of a seed with peers that come and leave."""
     return stream_of(seed=seed, churn=churn, **params)
 
 
 def _churned(stream: Any, *, churn: float, **given: Any) -> Record:  # noqa: ARG001
-    """Return what a series costs with some churn."""
+    """Return the cost of a series with churn."""
     return _total(stream, **given)
 
 
 def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list[float]) -> list[str]:
-    """Say how much more each series costs with the most churn, and why."""
+    """Return notes on how much more each series costs with the most churn, and why."""
     least, most = min(shares), max(shares)
     if least == most:
         return []

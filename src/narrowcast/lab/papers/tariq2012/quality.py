@@ -1,4 +1,4 @@
-"""Figure 1: how good clusters are against the number of coordinates, and what members get for nothing."""
+"""Figure 1: quality of clusters by number of coordinates, and false positives of members."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The product's own method, and those that the paper's are held against, with what the paper calls them.
+#: The product's own method, and those that the paper compares with, with the paper's names.
 OWN, OTHERS = "direct", {"centroid": "CK", "box-overlap/absolute": "OV"}
-#: Coordinates where false positives are counted: the paper finds that 20 suffice.
+#: Number of coordinates for false positives: the paper finds that 20 suffice.
 DIMENSIONS = 20
-#: How often k-means begins anew.
+#: Number of restarts of k-means.
 RESTARTS = 3
-#: Up to how many per cent fewer false positives than the others have the paper's methods, by events.
+#: The paper's largest reductions of false positives against other methods, in per cent, by law of events.
 MOST = {
     ("rassoc/plain", "zipf"): 30.0,
     ("ncut/plain", "zipf"): 30.0,
     ("rassoc/plain", "uniform"): 5.0,
     ("ncut/plain", "uniform"): 9.0,
 }
-#: The metrics of quality: against ideal clusters, and against the hotspots that boxes are around.
+#: The metrics of quality: against ideal clusters, and against the hotspots of boxes.
 QUALITY = ("entropy", "accuracy", "entropy_of_hotspots", "accuracy_of_hotspots")
-#: The metrics of what members get.
+#: The metrics of deliveries.
 GOT = (FALSE, f"{FALSE}_and_peer", "balance")
-#: What tables leave out.
+#: Metrics that tables omit.
 BESIDE = ("entropy_of_hotspots", f"{FALSE}_and_peer", "balance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Histories, and the clusters that would be ideal."""
+    """Histories, and their ideal clusters."""
 
     histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, ideal: int, **given: Any) -> Self:
-        """Draw the workload of a seed and find its ideal clusters."""
+        """Draw the workload of a seed and compute its ideal clusters."""
         histories = SeedHistories.make(seed=seed, **given)
         return cls(histories, histories.ideal(ideal, seed))
 
     def quality(self, label: Ints) -> dict[str, Any]:
-        """Return how near clusters of those who matched anything are to the ideal ones."""
+        """Return the similarity of clusters to the ideal ones, for subscriptions with at least one match."""
         ideal = self.ideal[self.histories.known()]
         return {"entropy": entropy(label, ideal), "accuracy": accuracy(label, ideal)}
 
     def own(self, clusters: int, *, seed: int, history: int) -> dict[str, Any]:
-        """Return the same of our own method."""
+        """Return the same for the product's own method."""
         planner = planner_of(self.histories, OWN, clusters, seed=seed, history=history)
         return self.quality(self.histories.label(planner)[self.histories.known()])
 
@@ -93,7 +93,7 @@ def _judge(
     dimensions: list[int],
     **_: Any,
 ) -> list[Record]:
-    """Return how good clusters are for each number of coordinates, by the steps of algorithm 1."""
+    """Return the quality of clusters for each number of coordinates, by the steps of algorithm 1."""
     if method == OWN:
         return [{"x": None, **judged.own(ideal, seed=seed, history=history)}]
     found: list[Record] = []
@@ -115,7 +115,7 @@ def _judge(
 def got(
     histories: SeedHistories, *, method: str, clusters: int, seed: int, history: int, per_peer: int, **_: Any
 ) -> Record:
-    """Return what members of clusters get of unseen events."""
+    """Return the deliveries of unseen events to members of clusters."""
     more = {"dimensions": DIMENSIONS} if method in SPECTRAL else {}
     planner = planner_of(histories, method, clusters, seed=seed, history=history, **more)
     label = histories.label(planner)
@@ -148,7 +148,7 @@ def _figure_1(study: Study) -> Outcome:
 
 
 def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much each method is better than the others, at each number of clusters and at most."""
+    """Return how much better each method is than the others, at each number of clusters and at most."""
     rows, whole = [], not size_note(params)
     for law in ("zipf", "uniform"):
         for method in METHODS:
@@ -169,7 +169,7 @@ def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRo
 
 
 def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
-    """Return the points of the figure; what has no coordinates is a line across."""
+    """Return the points of the figure; methods without coordinates are horizontal lines."""
     places = sorted({row.x for row in rows if row.metric == "entropy" and row.x is not None})
     points: list[dict[str, Any]] = []
     for row in rows:
@@ -189,7 +189,7 @@ def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of coordinates against what came out."""
+    """Return notes that compare the paper's claims on coordinates with the results."""
     counts = sorted(params["dimensions"])
     enough = min(counts, key=lambda count: abs(count - DIMENSIONS))
 
@@ -238,7 +238,7 @@ def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
 
 
 def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of false positives against what came out."""
+    """Return notes that compare the paper's claims on false positives with the results."""
     most = {(row.series, row.metric): row.measured for row in rows if row.x is None}
     metric = "most_fewer_than_centroid_pct"
 

@@ -1,4 +1,4 @@
-"""Figure 4: how long it takes by groups, who has how much to do, and how good it is with many."""
+"""Figure 4: time of clustering by groups, work of coordinators, and quality with many subscriptions."""
 
 from __future__ import annotations
 
@@ -46,49 +46,49 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The least and the most seconds that a message takes (section 6.4).
+#: The smallest and the largest delay of a message, in seconds (section 6.4).
 DELAYS = 0.224, 0.384
-#: Groups of the lowest level where levels and landmarks are varied: the paper names none.
+#: Groups of the lowest level while levels and landmarks vary: the paper gives no number.
 GROUPS = 8
-#: By one table of landmarks, with coordinates of length 1: what does best of all by groups.
+#: One table of landmarks, with coordinates of length 1: the best variant with groups.
 TABLE = "rassoc/table"
-#: What is timed and clustered: the paper's, that, CK, and our own.
+#: Methods that are timed: the paper's, the variant above, CK, and the product's own.
 CLUSTERED = (*SPECTRAL, TABLE, "centroid", OWN)
-#: All coordinates at once by LAPACK, as the paper has it, or by what we use.
+#: All coordinates at once by LAPACK, as in the paper, or by the product's solver.
 DENSE, CENTRAL = "dense", "central"
 WHOLE = {DENSE: "whole matrix, LAPACK", CENTRAL: "one level, ours"}
-#: By how many per cent the paper is faster than with one level, with levels and per cent of landmarks.
+#: The paper's speed-up over one level in per cent, by levels and per cent of landmarks.
 LESS = {("rassoc", 2, 50): 86.0, ("ncut", 2, 50): 90.0, ("rassoc", 4, 10): 99.0, ("ncut", 4, 10): 99.0}
-#: What the paper says of 32,000: seconds until all are in clusters, and what root and coordinators work.
+#: The paper's numbers for 32,000: seconds until all are in clusters, and work of root and coordinators.
 MANY = 32_000
 SECONDS = {"rassoc/plain": 5.0, "ncut/plain": 15.0}
 WORK = {"root_seconds": 25.0, "coordinator_seconds": 5.0}
-#: What groups do before their members have coordinates.
+#: Work of groups before their members have coordinates.
 WORKED = ("local", "projection")
-#: What a group and the one above it send each other.
+#: Messages between a group and the one above it.
 BETWEEN = ("landmarks", "parent", "table")
 #: The metrics of a clustering.
 LOAD = tuple(f"{who}_{what}" for what in ("seconds", "bytes", "messages") for who in ("root", "coordinator"))
 METRICS = ("seconds", "seconds_on_one_core", *LOAD, "entropy", "accuracy", FALSE, "balance")
-#: Those that tables leave out.
+#: Metrics that tables omit.
 BESIDE = ("root_messages", "coordinator_messages", "work_seconds_less_than_central_pct", "balance")
 
 
 def branch_seconds(
     tree: GroupTree, report: HierarchyReport, work: Collection[str], *, passes: int, rng: np.random.Generator
 ) -> float:
-    """Return how long the slowest branch takes from the root to members: work, and the way between groups.
+    """Return the seconds of the slowest branch from the root to members: work, and delays between groups.
 
     Parameters
     ----------
     tree, report
-        Who is in which group, and what each of them did.
+        The groups, and the work of each.
     work
-        Which steps of the report count.
+        The steps of the report that count.
     passes
-        How often messages go along the branch, each with a delay.
+        Number of times that messages go along the branch, each with a delay.
     rng
-        Where delays come from.
+        Generator of delays.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def branch_seconds(
 
 
 def _whole(method: str, rows: Relation) -> float:
-    """Return how many seconds LAPACK takes for all coordinates of the whole matrix, as the paper has it."""
+    """Return the seconds that LAPACK takes for all coordinates of the whole matrix, as in the paper."""
     alike = similarity(rows)
     matrix = (alike if method == "rassoc" else weights(alike).apart()).toarray()
     begun = time.perf_counter()
@@ -132,7 +132,7 @@ def _time(
     histories: SeedHistories, *, method: str, way: str, levels: int, seed: int, history: int, dimensions: int,
     landmarks: list[float], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how long coordinates take with so many levels, for each share of landmarks."""
+    """Return the seconds to compute coordinates with a number of levels, for each share of landmarks."""
     rows, space = histories.rows(history), space_of(f"{method}/plain", dimensions)
     if levels == 1:
         if way == "table":
@@ -161,16 +161,17 @@ def _time(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Many:
-    """Histories of many subscriptions, and what their clusters would be from all events."""
+    """Histories of many subscriptions, and their ideal clusters from all events."""
 
     histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, size: int, clusters: int, dimensions: int, **given: Any) -> Self:
-        """Draw the workload of a seed; ideal clusters are by all events, in the space of events."""
+        """Draw the workload of a seed; ideal clusters use all events, in the space of events."""
         histories = SeedHistories.make(seed=seed, workload="zipf", **(given | {"subscriptions": size}))
-        # Ours is compiled before it is timed; the others are by the ideal clusters.
+        # The product's method is compiled before it is timed; computing the ideal clusters compiles the
+        # others.
         PLANNERS[OWN](channels=2).fit(Interest(histories.seen.wants[:100]))
         planner = PLANNERS["rassoc"](channels=clusters, seed=seed, dimensions=dimensions)
         return cls(histories, histories.label(planner))
@@ -180,7 +181,7 @@ def _cluster(
     many: Many, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
     members: int, share: float, **_: Any
 ) -> Record:  # fmt: skip
-    """Return how long it takes, who has how much to do, and how good clusters are."""
+    """Return the time of clustering, the work of coordinators, and the quality of clusters."""
     histories, more = many.histories, {}
     levels = 4
     spectral = method in SPECTRAL or method == TABLE
@@ -204,15 +205,15 @@ def _cluster(
 
 
 def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
-    """Return how long it is until all are in clusters, and what the root and the other coordinators do.
+    """Return the seconds until all are in clusters, and the work of the root and of other coordinators.
 
-    Local coordinates are there before it begins. The projection goes down and clusters with it, up and down
-    once more. What is not of coordinates is taken as a whole: it is done on one core here.
+    Local coordinates exist before it begins. The projection goes down and clusters with it, and up and down
+    once more. Work other than on coordinates is counted as a whole: here it is done on one core.
     """
     report, tree = planner.traffic_, planner.embedding_.tree
     rng = np.random.default_rng([seed, 4])
     branch = branch_seconds(tree, report, ("projection",), passes=3, rng=rng)
-    # Group 0 of each level is the root's, and what others send to these and hear from them is its as well.
+    # Group 0 of each level belongs to the root, as do the messages between these groups and others.
     root = report.total(
         lambda step: (
             step.group == 0 or (step.what in BETWEEN and tree.levels[step.level][step.group].parent == 0)
@@ -251,7 +252,7 @@ def _figure_4(study: Study) -> Outcome:
 
 
 def _printed(params: dict[str, Any]) -> dict[tuple[str, float | None, str], float]:
-    """Return what the paper prints of 32,000 subscriptions."""
+    """Return the paper's numbers for 32,000 subscriptions."""
     if size_note(_fixed(params)):
         return {}
     said: dict[tuple[str, float | None, str], float] = {
@@ -261,14 +262,14 @@ def _printed(params: dict[str, Any]) -> dict[tuple[str, float | None, str], floa
 
 
 def _fixed(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that all experiments share; here there are more subscriptions than there."""
+    """Return the parameters that all experiments share, without the number of subscriptions."""
     return {name: value for name, value in params.items() if name != "subscriptions"}
 
 
 def _shorter(
     found: FoundClusters, series: str, levels: float, than: str, metric: str = "seconds"
 ) -> list[float]:
-    """Return by how many per cent groups are faster than one level, for each seed."""
+    """Return how much faster groups are than one level, in per cent, for each seed."""
     method = series.partition("/")[0]
     own = found.values[f"{series}/levels", levels, metric]
     whole = found.values[f"{method}/{than}/levels", 1, "seconds"]
@@ -276,7 +277,7 @@ def _shorter(
 
 
 def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much groups are faster than one level."""
+    """Return the rows of how much faster groups are than one level."""
     rows: list[ResultRow] = []
     if 1 not in params["levels"]:
         return rows
@@ -293,7 +294,7 @@ def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
 
 
 def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much methods have fewer false positives than CK."""
+    """Return the rows of how many fewer false positives methods have than CK."""
     return [
         ResultRow.of(method, size, "fewer_than_centroid_pct", fewer(found, method, "centroid", size))
         for method in CLUSTERED
@@ -326,7 +327,7 @@ def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of time with few subscriptions against what came out."""
+    """Return notes that compare the paper's claims on time with the results, with few subscriptions."""
     levels, notes = params["levels"], []
     shares = [round(100 * share) for share in params["landmarks"]]
     many, few, most = max(shares), min(shares), max(levels)
@@ -364,7 +365,7 @@ def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
 
 
 def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of many subscriptions against what came out."""
+    """Return notes that compare the paper's claims on many subscriptions with the results."""
     sizes = sorted(params["sizes"])
     first, last = sizes[0], sizes[-1]
 

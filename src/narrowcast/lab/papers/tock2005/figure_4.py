@@ -1,4 +1,4 @@
-"""Figure 4: who wants what, and the message rates, as a picture."""
+"""Figure 4: a picture of the interest matrix, and of the message rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowcast.model.relation import rows_of
 if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
 
-#: The most columns and rows that wishes are counted in, and points of the rates.
+#: Largest number of columns and rows of the picture of interest, and of points of the rates.
 COLUMNS, ROWS, POINTS = 250, 100, 500
 
 
@@ -30,7 +30,7 @@ def _figure_4(study: Study) -> Outcome:
         for x, y, n in zip(xs.tolist(), ys.tolist(), counts.tolist(), strict=True)
     ]  # fmt: skip
     first = np.cumsum(sizes) - sizes
-    # The hottest of each market is there, too: without it peaks would differ by where points fall.
+    # The hottest flow of each market is always included: otherwise peaks would depend on the sampled points.
     some = np.union1d(np.arange(0, interest.n_flows, max(1, interest.n_flows // POINTS)), first[sizes > 0])
     records += [{"panel": "rate", "flow": int(k), "rate": float(interest.rate[k])} for k in some]
     records += [

@@ -1,4 +1,4 @@
-"""Figure 5: what filtering a message costs, measured on this machine with real multicast (section 5.2)."""
+"""Figure 5: the cost of filtering a message, measured on this machine with real multicast (section 5.2)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 #: Per cent of a processor for 10,000 messages a second, the paper's unit, is the same number.
 METRIC = "us_per_message"
-#: The h that the paper chooses, and what alpha and beta are there.
+#: The h that the paper chooses (messages per packet), and alpha and beta there.
 CHOSEN, TYPICAL = 8, 1.0
-#: The R2 from which on a curve is said to fit.
+#: Smallest R2 of a curve that fits.
 FITS = 0.9
 #: Points along each curve.
 _ALONG = 80
 
 
 def _figure_5(study: Study) -> Outcome:
-    """Measure once for each seed; here, and not in workers of Spark's, which would disturb each other."""
+    """Measure once for each seed; in this process, since Spark's workers would disturb each other."""
     h, seconds = study.params["h"], study.params["seconds"]
     found = []
     for number, seed in enumerate(study.seeds):
@@ -53,7 +53,7 @@ def _figure_5(study: Study) -> Outcome:
 
 
 def _fits(name: str, curves: list[CostCurve]) -> list[ResultRow]:
-    """Return what the curves of all seeds have."""
+    """Return the coefficients of the curves of all seeds."""
     return [
         ResultRow.of(f"{name}/message", None, METRIC, [curve.c0 for curve in curves]),
         ResultRow.of(f"{name}/packet", None, "us_per_packet", [curve.c1 for curve in curves]),
@@ -62,12 +62,12 @@ def _fits(name: str, curves: list[CostCurve]) -> list[ResultRow]:
 
 
 def _lost(found: Calibration) -> float:
-    """Return which part of the packets was lost, in per cent."""
+    """Return the share of lost packets, in per cent."""
     return 100 * found.lost / max(1, found.packets + found.lost)
 
 
 def _points(rows: list[ResultRow], curves: dict[str, CostCurve]) -> list[dict[str, Any]]:
-    """Return the points of the figure, with their spread, the curves through them, and the paper's one."""
+    """Return the points of the figure, with their spread, the fitted curves, and the paper's curve."""
     records: list[dict[str, Any]] = [
         {"kind": "measured", "cost": row.series, "h": row.x, "value": row.measured,
          "low": max(0.0, row.measured - row.spread), "high": row.measured + row.spread}
@@ -85,7 +85,7 @@ def _points(rows: list[ResultRow], curves: dict[str, CostCurve]) -> list[dict[st
 
 
 def _claims(curves: dict[str, CostCurve], found: list[Calibration]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     alpha, beta = curves["alpha"], curves["beta"]
     at = f"alpha({CHOSEN}) = {alpha.at(CHOSEN):.2f} and beta({CHOSEN}) = {beta.at(CHOSEN):.2f}"
     paper = (

@@ -1,4 +1,4 @@
-"""Figure 7: the methods beside each other, and ours (section 5.5)."""
+"""Figure 7: the paper's methods compared, and the product's own (section 5.5)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from narrowcast.lab.sweep import Record
     from narrowcast.model.interest import Interest
 
-#: The paper's methods, and what it calls them.
+#: The paper's methods, and its names for them.
 METHODS = {
     "hierarchical-sf": "SF",
     "hierarchical-gf": "GF",
     "hierarchical-it": "IT",
     "hierarchical-rra": "RRA",
 }
-#: The product's own.
+#: The product's own methods.
 OWN = "joint"
-#: The groups of the paper's figure, and what its axis goes from and to.
+#: The numbers of groups of the paper's figure, and the ends of its axis.
 GROUPS, AXIS = 50, (0.14, 0.32)
-#: Methods that differ by less, in per cent, are said to be alike.
+#: Methods that differ by less than this, in per cent, are considered equal.
 ALIKE = 5.0
 
 
@@ -45,7 +45,7 @@ def planned(interest: Interest, *, method: str, groups: int, sessions: int, seed
 
 
 def _share(interest: Interest, *, groups: int, sessions: int, **given: Any) -> list[Record]:
-    """Return what a plan is left with."""
+    """Return the remaining share of flooding of a plan."""
     if groups > sessions:
         return []
     chosen = {name: given[name] for name in ("method", "seed", "sweeps")}
@@ -80,7 +80,7 @@ def _figure_7(study: Study) -> Outcome:
 
 
 def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
-    """Hold what the paper says of a number of groups against what came out."""
+    """Return notes that compare the paper's claims on a number of groups with the results."""
     sessions = sorted({at[2] for at in value if at[1] == groups})
     many = sessions[-1]
     last = {name: value[name, groups, many] for name in METHODS}
