@@ -164,13 +164,13 @@ class Load:
         for start, stop in self._bounds():
             control = run.changed(start)
             if (start - self.start) % self.policy.stretch == 0 and start > self.start:
-                control += run.decided(start, since.false_positives("flooding"))
+                control += run.adapt(start, since.false_positives("flooding"))
                 since = ClusterTraffic()
             event, subscription = stream.pairs(start, stop)
             points = None if stream.points is None else stream.points[start:stop]
             sent = run.trees.sent(event, subscription, stop - start, points)
             since += sent
-            yield LoadStep(start, stop, run.trees, sent + control + run.beaten(stop - start))
+            yield LoadStep(start, stop, run.trees, sent + control + run.heartbeats_during(stop - start))
 
     def _bounds(self) -> list[tuple[int, int]]:
         """Return the runs of events between which clusters may change or a window ends."""
@@ -191,7 +191,7 @@ class _Run:
         self.watch = DriftWatch(load.policy, load.start)
         self.due = np.zeros(2, np.int64)
         self.clustered = ClusteredSubscriptions(
-            self.stream, self._computed(there, load.start, load.policy.history)
+            self.stream, self._compute(there, load.start, load.policy.history)
         )
         self.members = ClusterMembers(self.stream.peers, self.clustered.label, least=load.least)
 
@@ -200,11 +200,11 @@ class _Run:
         """The trees that deliver events now."""
         return self.members.trees
 
-    def _computed(self, there: Ints, at: int, events: int) -> Computed:
+    def _compute(self, there: Ints, at: int, events: int) -> Computed:
         """Return clusters computed from a number of events before `at`."""
         return self.load.method.compute(self.stream, there, max(0, at - events), at)
 
-    def decided(self, at: int, wrong: int) -> ClusterTraffic:
+    def adapt(self, at: int, wrong: int) -> ClusterTraffic:
         """Compute clusters if due, and install them if that pays; or refresh coordinates."""
         policy = self.load.policy
         due = self.watch.seen(at, wrong / policy.stretch, able=self.clustered.refreshable)
@@ -212,8 +212,8 @@ class _Run:
         if not due.events or not len(there):
             return ClusterTraffic()
         if due.refresh:
-            return self._refreshed(at, due.events)
-        found = self._computed(there, at, due.events)
+            return self._refresh(at, due.events)
+        found = self._compute(there, at, due.events)
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
         if policy.deviation is not None and not found.differs(self.clustered.computed, policy.deviation):
             return total
@@ -222,9 +222,9 @@ class _Run:
         if not self._pays(found.interest, found.there, new, moves):
             return total
         self.clustered.install(found)
-        return total + self._followed() + ClusterTraffic(moves=moves, installed=1)
+        return total + self._update_members() + ClusterTraffic(moves=moves, installed=1)
 
-    def _refreshed(self, at: int, events: int) -> ClusterTraffic:
+    def _refresh(self, at: int, events: int) -> ClusterTraffic:
         """Refresh coordinates, and move subscriptions to the clusters whose centres are nearest now."""
         found = self.clustered.computed.refresh(self.stream, max(0, at - events), at)
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
@@ -233,7 +233,7 @@ class _Run:
         if not self._pays(found.interest, self.clustered.computed.there, new, moves):
             return total
         self.clustered.label = new
-        return total + self._followed() + ClusterTraffic(moves=moves)
+        return total + self._update_members() + ClusterTraffic(moves=moves)
 
     def _pays(self, seen: Interest, there: Ints, new: Ints, moves: int) -> bool:
         """Return whether moving pays, by the mean number of members that got each event."""
@@ -251,11 +251,11 @@ class _Run:
         if not len(gone) and not len(came):
             return ClusterTraffic()
         self.clustered.remove(gone)
-        left = self._followed()
+        left = self._update_members()
         self.clustered.place(came, at)
-        return left + self._followed() + ClusterTraffic(clustering=_ASKED * len(came))
+        return left + self._update_members() + ClusterTraffic(clustering=_ASKED * len(came))
 
-    def beaten(self, events: int) -> ClusterTraffic:
+    def heartbeats_during(self, events: int) -> ClusterTraffic:
         """Return the heartbeats during some events; heartbeats of peers are spread evenly over time."""
         peers = len(np.unique(self.members.trees.peer)) if self.load.method.organised else 0
         # Fractions of a message are carried over.
@@ -263,7 +263,7 @@ class _Run:
         sent, self.due = np.divmod(self.due, self.load.heartbeat)
         return ClusterTraffic(heartbeat=int(sent[0]), organisation=int(sent[1]))
 
-    def _followed(self) -> ClusterTraffic:
+    def _update_members(self) -> ClusterTraffic:
         """Let peers join and leave clusters according to the labels of their subscriptions."""
         before = self.members.trees
         upkeep = self.members.follow(self.clustered.label)
@@ -297,7 +297,7 @@ class _Rooted:
         """The tree that delivers events now."""
         return self.peers.trees
 
-    def decided(self, at: int, wrong: int) -> ClusterTraffic:  # noqa: ARG002
+    def adapt(self, at: int, wrong: int) -> ClusterTraffic:  # noqa: ARG002
         """Do nothing: an R-tree does not depend on events."""
         return ClusterTraffic()
 
@@ -309,7 +309,7 @@ class _Rooted:
             return ClusterTraffic()
         return self.peers.follow(gone=gone, came=came)
 
-    def beaten(self, events: int) -> ClusterTraffic:
+    def heartbeats_during(self, events: int) -> ClusterTraffic:
         """Return the heartbeats during some events."""
         sent, self.due = divmod(self.due + events * self.peers.heartbeats, self.load.heartbeat)
         return ClusterTraffic(heartbeat=sent)

@@ -36,7 +36,7 @@ class ClusterMembers:
     >>> members.trees.cluster.tolist(), members.trees.peer.tolist()
     ([0, 0, 1], [0, 1, 0])
     >>> members.follow(np.array([0, 0, 0, -1]))  # peer 0 is no longer in cluster 1
-    Upkeep(join=0, leave=0, split=0, merge=0)
+    NiceUpkeep(join=0, leave=0, split=0, merge=0)
     """
 
     def __init__(self, peers: Ints, label: Ints, *, least: int = 3) -> None:
@@ -82,14 +82,14 @@ class ClusterMembers:
             both = np.array(found, np.int64).reshape(-1, 2)
             self._parents[cluster] = cluster * self.n_peers + both[:, 0], both[:, 1]
         self._code, self.label = code, label.copy()
-        self._trees = self._grown()
+        self._trees = self._build_trees()
         return total
 
     def _pairs(self, code: Ints) -> list[tuple[int, int]]:
         """Return pairs of cluster and peer."""
         return [divmod(each, self.n_peers) for each in code.tolist()]
 
-    def _grown(self) -> ClusterTrees:
+    def _build_trees(self) -> ClusterTrees:
         """Return the current trees."""
         cluster, peer = np.divmod(self._code, max(self.n_peers, 1))
         some = [self._parents[each] for each in sorted(self._parents)]

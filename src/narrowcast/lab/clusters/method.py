@@ -320,9 +320,9 @@ class ClusteredSubscriptions:
             where = grown_least if done.method.name == "r-tree" else nearest_centre
             self.label[came] = where(boxes, self.label, came)
         else:
-            self._enter(came, max(0, now - (done.stop - done.start)), now)
+            self._place_one_by_one(came, max(0, now - (done.stop - done.start)), now)
 
-    def _enter(self, came: Ints, start: int, stop: int) -> None:
+    def _place_one_by_one(self, came: Ints, start: int, stop: int) -> None:
         """Assign subscriptions, one after the other, to where they cost least by some events."""
         here = np.concatenate([np.flatnonzero(self.label >= 0), came])
         history: Relation = relation(self.stream.history(here, start, stop))

@@ -76,7 +76,7 @@ class Nice:
     >>> nice.parents()
     {0: -1, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     >>> nice.join(8)
-    Upkeep(join=4, leave=0, split=10, merge=0)
+    NiceUpkeep(join=4, leave=0, split=10, merge=0)
     >>> nice.groups()
     [[[0, 1, 2, 3, 4], [5, 6, 7, 8]], [[0, 5]]]
     >>> nice.parents()[8], nice.heartbeats
@@ -145,12 +145,12 @@ class Nice:
             raise ParameterError(
                 f"member={member}: is not a member; let it join first", parameter="member", value=member
             )
-        messages = self._withdraw(member, 0)
-        self._flatten()
-        merged, split = self._mend()
+        messages = self._remove_from(member, 0)
+        self._drop_layers()
+        merged, split = self._merge_small()
         return NiceUpkeep(leave=messages, merge=merged, split=split)
 
-    def _flatten(self) -> None:
+    def _drop_layers(self) -> None:
         """Remove layers above a layer with a single group."""
         while self._layers and not self._layers[-1]:
             self._layers.pop()
@@ -178,22 +178,22 @@ class Nice:
             group = above
         return messages
 
-    def _mend(self) -> tuple[int, int]:
+    def _merge_small(self) -> tuple[int, int]:
         """Merge groups that are too small; return the messages of merging, and of the splits it causes."""
         merged = split = 0
-        while (found := self._small()) is not None:
+        while (found := self._too_small()) is not None:
             number, group = found
             layer, upper = self._layers[number], self._layers[number + 1]
             leader, above = group[0], upper[group[0]]
             other = min((layer[each] for each in above if each != leader), key=len)
-            merged += _BOTH + len(group) - 1 + self._withdraw(leader, number + 1)
+            merged += _BOTH + len(group) - 1 + self._remove_from(leader, number + 1)
             other.extend(group)
             layer.update(dict.fromkeys(group, other))
-            self._flatten()
+            self._drop_layers()
             split += self._split(number, other)
         return merged, split
 
-    def _withdraw(self, member: int, number: int) -> int:
+    def _remove_from(self, member: int, number: int) -> int:
         """Remove a peer from a layer and those above; return the messages.
 
         If it leads a group, the next member becomes the leader, and takes its place in the group above.
@@ -214,7 +214,7 @@ class Nice:
             messages += len(group) - 1 if heir >= 0 else 0
         return messages
 
-    def _small(self) -> tuple[int, list[int]] | None:
+    def _too_small(self) -> tuple[int, list[int]] | None:
         """Return the layer and the members of a group that is too small and not alone in its layer."""
         for number in range(len(self._layers) - 2, -1, -1):
             for group in _distinct(self._layers[number]):

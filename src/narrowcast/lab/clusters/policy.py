@@ -143,7 +143,7 @@ class DriftWatch:
         mild, events = self.policy.mild, self._decided(at, wrong)
         little = not events and mild is not None and 0 <= self._lately < wrong / (1 + mild)
         if little:
-            events = self._present(at)
+            events = self._events_since_drift(at)
         if events and not (little and able):
             self._last, self._usual, self._lately = at, -1.0, -1.0
             return Due(events)
@@ -167,9 +167,9 @@ class DriftWatch:
             self._next = min(2 * self._next, policy.history) if self._next < policy.history else 0
             return min(here, policy.history)
         if policy.period is not None and at - self._last >= policy.period:
-            return self._present(at)
+            return self._events_since_drift(at)
         return 0
 
-    def _present(self, at: int) -> int:
+    def _events_since_drift(self, at: int) -> int:
         """Return the number of events since the last drift, up to the whole history."""
         return min(at - self._changed, self.policy.history) if self._next else self.policy.history

@@ -70,9 +70,9 @@ class SubscriptionStream:
     def __post_init__(self) -> None:
         found: Relation = relation(self.matches)
         n_events, n = found.shape
-        peers = np.arange(n) if self.peers is None else _whole("peers", self.peers, n)
-        comes = np.zeros(n, np.int64) if self.comes is None else _whole("comes", self.comes, n)
-        leaves = np.full(n, n_events) if self.leaves is None else _whole("leaves", self.leaves, n)
+        peers = np.arange(n) if self.peers is None else _checked_numbers("peers", self.peers, n)
+        comes = np.zeros(n, np.int64) if self.comes is None else _checked_numbers("comes", self.comes, n)
+        leaves = np.full(n, n_events) if self.leaves is None else _checked_numbers("leaves", self.leaves, n)
         wrong = np.flatnonzero(leaves < comes)
         if len(wrong):
             raise ParameterError(
@@ -92,11 +92,11 @@ class SubscriptionStream:
             object.__setattr__(self, "sides", tuple(np.asarray(each, np.float64) for each in self.boxes))
             object.__setattr__(self, "boxes", (lo, hi))
         if self.points is not None:
-            object.__setattr__(self, "points", self._located(found))
+            object.__setattr__(self, "points", self._checked_points(found))
         for name, value in (("matches", found), ("peers", peers), ("comes", comes), ("leaves", leaves)):
             object.__setattr__(self, name, value)
 
-    def _located(self, matches: Relation) -> Doubles:
+    def _checked_points(self, matches: Relation) -> Doubles:
         """Return the coordinates of events, and refuse events outside the boxes that they match."""
         points = np.asarray(self.points, np.float64)
         if self.sides is None:
@@ -135,7 +135,7 @@ class SubscriptionStream:
         return int(self.matches.shape[1])
 
     @cached_property
-    def _served(self) -> tuple[Ints, Ints]:
+    def _wanted_pairs(self) -> tuple[Ints, Ints]:
         """Pairs of event and subscription such that the event matches the subscription, which is active."""
         event, which = rows_of(self.matches), self.matches.indices.astype(np.int64)
         there = (self.comes[which] <= event) & (event < self.leaves[which])
@@ -147,7 +147,7 @@ class SubscriptionStream:
 
     def pairs(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Return the wanted deliveries of some events: indexes of events and of active subscriptions."""
-        event, which = self._served
+        event, which = self._wanted_pairs
         some = slice(*np.searchsorted(event, [start, stop]))
         return event[some] - start, which[some]
 
@@ -210,7 +210,7 @@ def lives(
     return comes, leaves
 
 
-def _whole(name: str, values: ArrayLike, n: int) -> Ints:
+def _checked_numbers(name: str, values: ArrayLike, n: int) -> Ints:
     """Return an array of one integer of at least 0 for each subscription."""
     found = np.asarray(values)
     if found.shape != (n,) or (n and not np.issubdtype(found.dtype, np.integer)):

@@ -113,16 +113,16 @@ def _round(
     busy[heavy] = True
     known: dict[int, Ints] = {}
     toll, moves = Toll(), 0
-    for who in heavy[np.argsort(-worst[heavy], kind="stable")].tolist():
-        what = "storage" if ratio["storage"][who] > kappa else "matching"
-        means = mean["storage"][who], mean["matching"][who]
-        light = asked[who][~busy[asked[who]]]
+    for machine in heavy[np.argsort(-worst[heavy], kind="stable")].tolist():
+        what = "storage" if ratio["storage"][machine] > kappa else "matching"
+        means = mean["storage"][machine], mean["matching"][machine]
+        light = asked[machine][~busy[asked[machine]]]
         light = light[(storage[light] <= means[0]) & (matching[light] <= means[1])]
-        hub = _busiest(loads, who, what)
+        hub = _busiest_tree(loads, machine, what)
         if what == "matching" and hub not in known:
-            known[hub] = _counts(stretches, hub, at)
-        room = kappa * mean["storage"][who]
-        found = _helped(stretches, storage, hub, who, np.unique(light), known.get(hub), what, room)
+            known[hub] = _events_of_keys(stretches, hub, at)
+        room = kappa * mean["storage"][machine]
+        found = _relieve(stretches, storage, hub, machine, np.unique(light), known.get(hub), what, room)
         if found is None:
             continue
         stretches, helper, cost = found
@@ -131,24 +131,24 @@ def _round(
     return stretches, moves, toll
 
 
-def _busiest(loads: Loads, who: int, what: str) -> int:
+def _busiest_tree(loads: Loads, machine: int, what: str) -> int:
     """Return the tree in which a machine has most of `what`."""
     parts = getattr(loads, what)
-    return int(np.argmax([parts[hub][node == who][0] for hub, node in enumerate(loads.node)]))
+    return int(np.argmax([parts[hub][node == machine][0] for hub, node in enumerate(loads.node)]))
 
 
-def _counts(stretches: Stretches, hub: int, at: Ints) -> Ints:
+def _events_of_keys(stretches: Stretches, hub: int, at: Ints) -> Ints:
     """Return the number of events that visit each key of a tree."""
     line = stretches.lines[hub]
     _, key = visits(line, np.ascontiguousarray(at[:, line.attribute]))
     return np.bincount(key, minlength=len(line.density))
 
 
-def _helped(
+def _relieve(
     stretches: Stretches,
     total: Doubles,
     hub: int,
-    who: int,
+    machine: int,
     light: Ints,
     counts: Ints | None,
     what: str,
@@ -159,17 +159,17 @@ def _helped(
     `total` is what each machine stored before the round, and `room` what it may store. None if no light
     machine fits.
     """
-    held, place = stretches.storage(hub), int(np.flatnonzero(stretches.node[hub] == who)[0])
+    held, place = stretches.storage(hub), int(np.flatnonzero(stretches.node[hub] == machine)[0])
     cut: float | None = float(stretches.halved(hub, [place])[0])
     if what == "matching":
         assert counts is not None
-        cut = _between(stretches, hub, place, counts)
+        cut = _halving_key(stretches, hub, place, counts)
     if cut is None:
         return None
     places = np.flatnonzero(np.isin(stretches.node[hub], light))
     before = np.where(places > 0, places - 1, min(1, len(held) - 1))
     takes = stretches.node[hub][before]
-    fits = (total[takes] + held[places] <= room) & (takes != who)
+    fits = (total[takes] + held[places] <= room) & (takes != machine)
     places = places[fits]
     if not len(places):
         return None
@@ -186,7 +186,7 @@ def _helped(
     return after, node, cost
 
 
-def _between(stretches: Stretches, hub: int, place: int, counts: Ints) -> float | None:
+def _halving_key(stretches: Stretches, hub: int, place: int, counts: Ints) -> float | None:
     """Return the key that halves the events of a stretch; None if there is none."""
     low, high = stretches.cuts[hub][place : place + 2]
     inner = np.arange(math.floor(low) + 1, math.ceil(high))

@@ -104,45 +104,47 @@ def churn(
             fix="let them join in several steps",
         )
     rng = np.random.default_rng(seed)
-    gone = np.sort(rng.choice(n, leaving, replace=False))
-    mended, tied, brought, rotations = _left(stretches, links, gone, graceful, rng)
-    after = stretches.without(gone) if leaving else stretches
+    leaving_nodes = np.sort(rng.choice(n, leaving, replace=False))
+    repaired, reconnected, moved, rotations = _leave(stretches, links, leaving_nodes, graceful, rng)
+    after = stretches.without(leaving_nodes) if leaving else stretches
     if joining:
         places = [rng.choice(n - leaving, joining, replace=False) for _ in after.lines]
         joined = after.joined(places)
         lookups = len(after.lines) * joining * (1 + links.per_node)
-        mended += Toll.control(_hops(links, lookups, rng) + 2 * joining * len(after.lines))
+        repaired += Toll.control(_total_hops(links, lookups, rng) + 2 * joining * len(after.lines))
         new = [np.flatnonzero(who >= n - leaving) for who in joined.node]
         held = sum(joined.storage(hub)[place].sum() for hub, place in enumerate(new))
-        tied += Toll.control(NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new)))
-        brought += Toll.handed(held, batches=joining * len(after.lines))
+        reconnected += Toll.control(
+            NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new))
+        )
+        moved += Toll.handed(held, batches=joining * len(after.lines))
         after = joined
-    return HubChurn(after, mended, tied, brought, rotations)
+    return HubChurn(after, repaired, reconnected, moved, rotations)
 
 
-def _left(
-    stretches: Stretches, links: Links, gone: Ints, graceful: bool, rng: np.random.Generator
+def _leave(
+    stretches: Stretches, links: Links, leaving_nodes: Ints, graceful: bool, rng: np.random.Generator
 ) -> tuple[Toll, Toll, Toll, int]:
     """Return the cost of leaving machines for links, keys and segments, and the number of rotated trees."""
     named = links.named()
-    mended, tied, brought = Toll(), Toll(), Toll()
+    repaired, reconnected, moved = Toll(), Toll(), Toll()
     rotations = 0
-    for hub, who in enumerate(stretches.node):
-        places = np.flatnonzero(np.isin(who, gone))
-        mended += Toll.control(2 * len(places) + _hops(links, int(named[places].sum()), rng))
-        tied += Toll.control(NEIGHBOURS * float(stretches.keys(hub)[places].sum()))
+    for hub, machines in enumerate(stretches.node):
+        places = np.flatnonzero(np.isin(machines, leaving_nodes))
+        repaired += Toll.control(2 * len(places) + _total_hops(links, int(named[places].sum()), rng))
+        reconnected += Toll.control(NEIGHBOURS * float(stretches.keys(hub)[places].sum()))
         held = float(stretches.storage(hub)[places].sum())
         if graceful:
-            brought += Toll.handed(held, batches=len(places))
+            moved += Toll.handed(held, batches=len(places))
         else:
             # A segment costs as much as a new filter: a lookup, and one message to the machine that has the
             # key now.
-            brought += Toll.control(held * _mean(links, rng)) + Toll(held, SEGMENT * held)
-            rotations += _turned(stretches, hub, places)
-    return mended, tied, brought, rotations
+            moved += Toll.control(held * _mean_hops(links, rng)) + Toll(held, SEGMENT * held)
+            rotations += _unbalanced(stretches, hub, places)
+    return repaired, reconnected, moved, rotations
 
 
-def _turned(stretches: Stretches, hub: int, places: Ints) -> bool:
+def _unbalanced(stretches: Stretches, hub: int, places: Ints) -> bool:
     """Return whether one side of a tree, without the lost keys, is less than half as high as the other."""
     cuts = np.ceil(stretches.cuts[hub]).astype(np.int64)
     n = len(stretches.lines[hub].density)
@@ -156,14 +158,14 @@ def _turned(stretches: Stretches, hub: int, places: Ints) -> bool:
     return bool(2 * min(left, right) < max(left, right))
 
 
-def _hops(links: Links, many: int, rng: np.random.Generator) -> int:
+def _total_hops(links: Links, many: int, rng: np.random.Generator) -> int:
     """Return the total hops of `many` lookups between random machines."""
     return int(links.hops(*rng.integers(0, links.n_nodes, (2, many))).sum())
 
 
-def _mean(links: Links, rng: np.random.Generator) -> float:
+def _mean_hops(links: Links, rng: np.random.Generator) -> float:
     """Return the mean hops of a lookup, from a sample of 1,000."""
-    return _hops(links, 1000, rng) / 1000
+    return _total_hops(links, 1000, rng) / 1000
 
 
 class Registered(NamedTuple):

@@ -85,7 +85,7 @@ class Links:
 
     def hops(self, source: ArrayLike, target: ArrayLike) -> Ints:
         """Return the number of hops of each lookup."""
-        return kernels.ways(self.away, *self._both(source, target))
+        return kernels.ways(self.away, *self._checked_places(source, target))
 
     def recalled(self, source: ArrayLike, target: ArrayLike, *, room: int) -> Ints:
         """Return the number of hops of each lookup if sources remember the targets of earlier ones.
@@ -107,12 +107,12 @@ class Links:
         [5, 1, 2]
         """
         check_whole("room", room, least=0)
-        begin, end = self._both(source, target)
+        begin, end = self._checked_places(source, target)
         asked, asker = np.unique(begin, return_inverse=True)
         recent = np.full((len(asked), room), -1, np.int64)
         return kernels.recalled(self.away, begin, end, recent, asker.astype(np.int64))
 
-    def _both(self, source: ArrayLike, target: ArrayLike) -> tuple[Ints, Ints]:
+    def _checked_places(self, source: ArrayLike, target: ArrayLike) -> tuple[Ints, Ints]:
         """Return sources and targets as integers, and refuse places outside the circle."""
         found = []
         for name, given in (("source", source), ("target", target)):

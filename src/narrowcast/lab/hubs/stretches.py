@@ -43,9 +43,9 @@ class Stretches:
 
     Examples
     --------
-    >>> from narrowcast.costs.line_positions import Charges, Positions, hold
+    >>> from narrowcast.costs.line_positions import LineCharges, LinePositions, hold
     >>> from narrowcast.lab.hubs.paths import Line
-    >>> held = hold(Positions([0.25] * 4, [0, 3, 3], [1, 3, 3]), Charges())
+    >>> held = hold(LinePositions([0.25] * 4, [0, 3, 3], [1, 3, 3]), LineCharges())
     >>> line = Line(0, np.full(4, 0.25), held, np.zeros((4, 2), bool))
     >>> two = Stretches([line], [np.array([0.0, 2.0, 4.0])], [np.array([0, 1])])
     >>> two.storage(0).tolist(), two.halved(0, [1]).tolist()

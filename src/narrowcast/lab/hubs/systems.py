@@ -144,7 +144,7 @@ def tree_traffic(
         part = (below[held.last + 1] - below[held.first]) * held.segments / held.machines
         own += part
         spread.append(np.repeat(part, (held.machines - 1).astype(np.int64)))
-        saved += _saved(overlay, attribute, cached)
+        saved += _saved_lookups(overlay, attribute, cached)
     terms = merging.cost_.terms
     return HubTraffic(
         total=merging.cost_.total,
@@ -159,7 +159,7 @@ def tree_traffic(
     )
 
 
-def _saved(overlay: MachineRings, attribute: int, cached: float) -> float:
+def _saved_lookups(overlay: MachineRings, attribute: int, cached: float) -> float:
     """Return the number of messages that a lookup saves if the machines of frequent ranges are known."""
     density = np.sort(overlay.hubs.density[attribute])[::-1]
     known = float(density[: round(cached * len(density))].sum())
@@ -179,7 +179,7 @@ def _multi(overlay: MachineRings, charges: LineCharges, cached: float) -> HubTra
         part = line.density * many / machines
         own += part
         spread.append(np.repeat(part, (machines - 1).astype(np.int64)))
-        saved += _saved(overlay, attribute, cached)
+        saved += _saved_lookups(overlay, attribute, cached)
         messages += float(((machines - 1) * line.density).sum())
         segments += float(many.sum())
         delivery += overlay.agents(many[at[:, attribute]])

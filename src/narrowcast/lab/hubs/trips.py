@@ -136,7 +136,7 @@ class Trips:
         #: The publishing machine of each event.
         self.source = rng.choice(publishers, len(overlay.events))
         #: Pairs of a traced event and a filter that it matches.
-        self.event, self.filter = _followed(overlay, each, rng)
+        self.event, self.filter = _traced(overlay, each, rng)
 
     def last(self, values: Doubles) -> float:
         """Return the mean over events of the largest value, that of the last traced subscriber."""
@@ -174,10 +174,10 @@ class Trips:
             beside = (key != value) | (rng.random(len(key)) >= 1 / machines[key])
             visitor, visited = visits(line, np.ascontiguousarray(at[:, a]))
             copies = np.bincount(visitor, machines[visited], len(at)).round().astype(np.int64) - 1
-            on, waits = self._one_of(np.where(beside, copies[event], 0), rng)
+            on, waits = self._sent_among(np.where(beside, copies[event], 0), rng)
             hops[mine] = looked_up[event] + on
             seconds[mine] = taken[event] + waits
-        return self._delivered(hops, seconds, rng)
+        return self._with_last_hop(hops, seconds, rng)
 
     def everywhere(self, charges: LineCharges) -> Trip:
         """Return the trips if each attribute counts, and the agent waits for the last one (multi-1D)."""
@@ -191,8 +191,8 @@ class Trips:
             mine = np.flatnonzero(hubs.first[self.filter, a] >= 0)
             event = self.event[mine]
             many = machines[at[event, a]].astype(np.int64)
-            on, waits = self._one_of(np.where(rng.random(len(many)) >= 1 / many, many - 1, 0), rng)
-            told = self._delivered(looked_up[event] + on, taken[event] + waits, rng)
+            on, waits = self._sent_among(np.where(rng.random(len(many)) >= 1 / many, many - 1, 0), rng)
+            told = self._with_last_hop(looked_up[event] + on, taken[event] + waits, rng)
             hops[mine] = np.maximum(hops[mine], told.hops)
             seconds[mine] = np.maximum(seconds[mine], told.seconds)
         return Trip(hops, seconds)
@@ -208,9 +208,9 @@ class Trips:
         for depth in range(len(tree.lo) - 1, 0, -1):
             node = tree.leaf[self.filter] // FANOUT**depth
             many = tree.branches(self.overlay.events[self.event], node, depth)
-            on, waits = self._one_of(many, rng)
+            on, waits = self._sent_among(many, rng)
             hops, seconds = hops + on, seconds + waits
-        return self._delivered(hops, seconds, rng)
+        return self._with_last_hop(hops, seconds, rng)
 
     def _lookup(
         self, density: Doubles, target: Ints, trees: int, rng: np.random.Generator
@@ -228,19 +228,19 @@ class Trips:
         waits = rng.integers(0, trees, len(hops)) * (hops > 0)
         return hops, self.delays.drawn(hops, rng) + self.delays.sending * (hops + waits)
 
-    def _one_of(self, copies: Ints, rng: np.random.Generator) -> tuple[Ints, Doubles]:
+    def _sent_among(self, copies: Ints, rng: np.random.Generator) -> tuple[Ints, Doubles]:
         """Return hops and seconds of one of `copies` messages, sent in random order; 0 for no message."""
         hops = (copies > 0).astype(np.int64)
         rank = np.floor(rng.random(len(copies)) * copies) + hops
         return hops, self.delays.drawn(hops, rng) + self.delays.sending * rank
 
-    def _delivered(self, hops: Doubles | Ints, seconds: Doubles, rng: np.random.Generator) -> Trip:
+    def _with_last_hop(self, hops: Doubles | Ints, seconds: Doubles, rng: np.random.Generator) -> Trip:
         """Return the trips including the last hop, to the agent."""
         last = self.delays.drawn(np.ones(len(hops), np.int64), rng)
         return Trip(np.asarray(hops, np.float64) + 1.0, seconds + last + self.delays.sending)
 
 
-def _followed(overlay: MachineRings, each: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def _traced(overlay: MachineRings, each: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Return pairs of an event and a filter that it matches, at most `each` per event."""
     low, high = (np.ascontiguousarray(ends.T) for ends in (overlay.lo, overlay.hi))
     events, filters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

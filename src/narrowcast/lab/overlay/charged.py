@@ -64,8 +64,8 @@ class Charged:
         self._rng = np.random.default_rng([overlay.seed, 0x6661696C])
         self.subscribers, self.flows = interest.subscribers, interest.flows
         self.trees, self.alone = (ChannelForest(self.ring, seed=overlay.seed) for _ in range(2))
-        self.trees.follow(self._listens(plan))
-        self.alone.follow(self._wants(interest))
+        self.trees.follow(self._listening_nodes(plan))
+        self.alone.follow(self._interested_nodes(interest))
         self._windows = 0
 
     def window(self, interest: Interest, plan: ChannelPlan) -> dict[str, Any]:
@@ -86,14 +86,14 @@ class Charged:
             `tree_per_flow_dissemination`, `tree_per_flow_helpers` and `tree_per_flow_messages`.
         """
         self._windows += 1
-        self.subscribers = _with(self.subscribers, interest.subscribers, "subscriber")
-        self.flows = _with(self.flows, interest.flows, "flow")
-        of_ring, mended, mended_alone = self._churned()
-        joined, left = (int(each.sum()) for each in self.trees.follow(self._listens(plan)))
-        alone = sum(int(each.sum()) for each in self.alone.follow(self._wants(interest)))
+        self.subscribers = _with_new_labels(self.subscribers, interest.subscribers, "subscriber")
+        self.flows = _with_new_labels(self.flows, interest.flows, "flow")
+        of_ring, mended, mended_alone = self._churn()
+        joined, left = (int(each.sum()) for each in self.trees.follow(self._listening_nodes(plan)))
+        alone = sum(int(each.sum()) for each in self.alone.follow(self._interested_nodes(interest)))
         maintenance, dissemination = self._cost(interest, plan)
         kept, sent = self._cost_alone(interest)
-        churned, churned_alone = (_counted(of_ring + each) for each in (mended, mended_alone))
+        churned, churned_alone = (_churn_counts(of_ring + each) for each in (mended, mended_alone))
         intervals = self.seconds / self.model.interval
         return {
             "tree_cost": maintenance + dissemination,
@@ -111,7 +111,7 @@ class Charged:
             "tree_per_flow_messages": (alone + sum(churned_alone.values())) / intervals,
         }
 
-    def _churned(self) -> tuple[OverlayUpkeep, OverlayUpkeep, OverlayUpkeep]:
+    def _churn(self) -> tuple[OverlayUpkeep, OverlayUpkeep, OverlayUpkeep]:
         """Let nodes fail and be replaced; return messages of the ring, the plan's and the flows' trees."""
         ring, n = self.ring, self.ring.n_nodes
         failed = np.sort(self._rng.choice(n, self.overlay.churn, replace=False))
@@ -145,7 +145,7 @@ class Charged:
         of_flow = length[positions("flow", interest.flows, self.flows)]
         return float(length.sum()), float(self.model.frequencies(interest) @ (self.model.cost_n + of_flow))
 
-    def _listens(self, plan: ChannelPlan) -> Relation:
+    def _listening_nodes(self, plan: ChannelPlan) -> Relation:
         """Return which nodes listen to which groups, as a nodes x groups relation."""
         node = positions("subscriber", plan.subscribers, self.subscribers)[rows_of(plan.listens)]
         if len(node) and node.min() < 0:
@@ -158,19 +158,19 @@ class Charged:
         group = plan.groups()[plan.listens.indices]
         return relation_of(node, group, (len(self.subscribers), plan.n_channels))
 
-    def _wants(self, interest: Interest) -> Relation:
+    def _interested_nodes(self, interest: Interest) -> Relation:
         """Return which nodes want which flows, as a nodes x flows relation."""
         node = positions("subscriber", interest.subscribers, self.subscribers)[rows_of(interest.wants)]
         flow = positions("flow", interest.flows, self.flows)[interest.wants.indices]
         return relation_of(node, flow, (len(self.subscribers), len(self.flows)))
 
 
-def _counted(messages: OverlayUpkeep) -> dict[str, int]:
+def _churn_counts(messages: OverlayUpkeep) -> dict[str, int]:
     """Return the messages of churn by kind, without keep-alives, which are sent with or without churn."""
     return {f"churn_{kind}": count for kind, count in asdict(messages).items() if kind != "keep_alive"}
 
 
-def _with(known: Labels, now: Labels, what: str) -> Labels:
+def _with_new_labels(known: Labels, now: Labels, what: str) -> Labels:
     """Append new labels, sorted, to the known ones."""
     new = now.filter(pa.array(positions(what, now, known) < 0))
     return pa.concat_arrays([known.cast(now.type), new]) if len(new) else known

@@ -131,14 +131,14 @@ def churn(
                 f"trees: {tree} is not on {ring}; give trees of this ring", parameter="trees", value=tree
             )
     rng = np.random.default_rng(seed)
-    left = _leaving(ring, leaving, rng)
+    left = _leaving_nodes(ring, leaving, rng)
     smaller = ring.without(left)
     new = smaller.joined(joining)
     came = np.arange(len(ring.ids), len(new.ids))
     messages = settled(ring, smaller, new, left, came, rng)
     mended = []
     for tree in trees:
-        now, taken = _mended(tree, new)
+        now, taken = _repaired(tree, new)
         mended.append(now)
         messages += taken
     return OverlayChurn(new, mended, left, came, messages)
@@ -158,11 +158,11 @@ def settled(
     rng
         Generator of the nodes that new ones contact first.
     """
-    repair = _failed(ring, left) + _announced(new, came)
-    return OverlayUpkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
+    repair = _repair_messages(ring, left) + _announcements(new, came)
+    return OverlayUpkeep(repair=repair, join=_join_messages(smaller, new.ids[came], rng))
 
 
-def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
+def _leaving_nodes(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
     """Return the numbers of the nodes that fail."""
     which = np.asarray(leaving)
     if which.ndim:
@@ -176,7 +176,7 @@ def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> 
     return np.sort(rng.choice(ring.nodes, number, replace=False))
 
 
-def _failed(ring: Ring, left: Ints) -> int:
+def _repair_messages(ring: Ring, left: Ints) -> int:
     """Return the messages that replace failed nodes in leaf sets and routing tables."""
     if not len(left):
         return 0
@@ -189,20 +189,20 @@ def _failed(ring: Ring, left: Ints) -> int:
     return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=left).sum())
 
 
-def _announced(ring: Ring, came: Ints) -> int:
+def _announcements(ring: Ring, came: Ints) -> int:
     """Return the messages by which new nodes announce themselves."""
     if not len(came):
         return 0
     return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=came).sum())
 
 
-def _asked(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
+def _join_messages(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
     """Return the messages of new nodes' requests to join, and of the replies."""
     routes = ring.routes(rng.choice(ring.nodes, len(ids)), ids)
     return int(routes.hops().sum()) + len(routes.node)
 
 
-def _mended(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
+def _repaired(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
     """Return a tree on another ring, and the messages of its links."""
     now = ScribeTree(ring, tree.key, np.flatnonzero(tree.member & ring.alive[: len(tree.member)]))
     before = np.full(len(ring.ids), OUTSIDE, np.int32)

@@ -50,7 +50,7 @@ class ChannelForest:
     >>> left.tolist()
     [0, 0, 19]
     >>> forest.move(forest.ring.renewed(range(20)))
-    Upkeep(keep_alive=626, detect=1, rejoin=53, repair=0, join=0, leave=11)
+    OverlayUpkeep(keep_alive=626, detect=1, rejoin=53, repair=0, join=0, leave=11)
     """
 
     #: By channel and node, the next node on the way to the root: see `ScribeTree`.
@@ -106,10 +106,10 @@ class ChannelForest:
             For each channel, the hops of new subscribers until they met the tree, and the number of removed
             links.
         """
-        heard = relation(listens)
-        node, channel = rows_of(heard), heard.indices
+        listening = relation(listens)
+        node, channel = rows_of(listening), listening.indices
         self.ring.places(node, "subscriber")
-        self._grow(heard.shape[1])
+        self._grow(listening.shape[1])
         now = np.zeros_like(self.member)
         now[channel, node] = True
         indptr, new = _by_row(now & ~self.member)

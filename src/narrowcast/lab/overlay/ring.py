@@ -110,7 +110,7 @@ class Ring:
         self.seed, self.digit_bits, self.leaves = int(seed), int(digit_bits), int(leaves)
         rng = np.random.default_rng(seed)
         self._salt = np.uint64(rng.integers(_END, dtype=np.uint64))
-        self._settle(_drawn(rng, n_nodes, np.empty(0, np.uint64)), np.ones(n_nodes, np.bool_))
+        self._set_nodes(_drawn(rng, n_nodes, np.empty(0, np.uint64)), np.ones(n_nodes, np.bool_))
 
     @classmethod
     def from_ids(cls, ids: ArrayLike, *, seed: int = 0, digit_bits: int = 4, leaves: int = 16) -> Self:
@@ -125,9 +125,9 @@ class Ring:
             )
         new = cls(max(len(found), 1), seed=seed, digit_bits=digit_bits, leaves=leaves)
         check_whole("number of ids", len(found))
-        return new._changed(found, np.ones(len(found), np.bool_))
+        return new._with_nodes(found, np.ones(len(found), np.bool_))
 
-    def _settle(self, ids: Ids, alive: Flags) -> None:
+    def _set_nodes(self, ids: Ids, alive: Flags) -> None:
         """Sort the living nodes by id, and freeze all arrays."""
         self.ids, self.alive = ids, alive
         there = np.flatnonzero(alive)
@@ -138,11 +138,11 @@ class Ring:
         for array in (self.ids, self.alive, self._node, self._sorted, self._place):
             array.flags.writeable = False
 
-    def _changed(self, ids: Ids, alive: Flags) -> Self:
+    def _with_nodes(self, ids: Ids, alive: Flags) -> Self:
         """Return a ring of other nodes whose routing tables change as little as possible."""
         new = object.__new__(type(self))
         new.seed, new.digit_bits, new.leaves, new._salt = self.seed, self.digit_bits, self.leaves, self._salt
-        new._settle(ids, alive)
+        new._set_nodes(ids, alive)
         return new
 
     @property
@@ -268,14 +268,14 @@ class Ring:
             )
         alive = self.alive.copy()
         alive[self._node[place]] = False
-        return self._changed(self.ids, alive)
+        return self._with_nodes(self.ids, alive)
 
     def joined(self, n_nodes: int) -> Self:
         """Return the ring with additional nodes: they get the next numbers, and ids drawn from its seed."""
         check_whole("n_nodes", n_nodes, least=0)
         rng = np.random.default_rng([self.seed, len(self.ids)])
         ids = np.concatenate([self.ids, _drawn(rng, n_nodes, self.ids)])
-        return self._changed(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
+        return self._with_nodes(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
 
     def renewed(self, nodes: ArrayLike, *, seed: int = 0) -> Self:
         """Return the ring with failed nodes replaced by new ones of the same numbers and other ids.
@@ -299,7 +299,7 @@ class Ring:
         rng = np.random.default_rng([self.seed, len(self.ids), seed, 0x6E6577])
         ids = self.ids.copy()
         ids[node] = _drawn(rng, len(node), self.ids)
-        return self._changed(ids, self.alive)
+        return self._with_nodes(ids, self.alive)
 
     def __repr__(self) -> str:
         return f"Ring({self.n_nodes} nodes, digits of {self.digit_bits} bits, {self.leaves} leaves)"

@@ -57,15 +57,15 @@ class ScribeTree:
 
     def __init__(self, ring: Ring, key: int | np.uint64, subscribers: ArrayLike = ()) -> None:
         self.ring, self.key = ring, one_key(key)
-        place = _once(ring, subscribers)
+        place = _distinct_places(ring, subscribers)
         node = ring.by_place[place]
         parent = ring.parents(self.key, node)
         children = np.bincount(parent[parent >= 0], minlength=len(parent)).astype(np.int32)
         member = np.zeros(len(parent), np.bool_)
         member[node] = True
-        self._keep(parent, children, member)
+        self._store(parent, children, member)
 
-    def _keep(self, parent: Numbers, children: Numbers, member: Flags) -> None:
+    def _store(self, parent: Numbers, children: Numbers, member: Flags) -> None:
         """Store the arrays, and make them read-only."""
         self.parent, self.children, self.member = parent, children, member
         for array in (parent, children, member):
@@ -75,7 +75,7 @@ class ScribeTree:
         """Return the tree of these arrays on the same ring."""
         new = object.__new__(type(self))
         new.ring, new.key = self.ring, self.key
-        new._keep(parent, children, member)
+        new._store(parent, children, member)
         return new
 
     @property
@@ -138,7 +138,7 @@ class ScribeTree:
         messages
             For each node, its hops until it met the tree; 0 for a node that was a helper, or the root.
         """
-        place = _once(self.ring, nodes)
+        place = _distinct_places(self.ring, nodes)
         node = self.ring.by_place[place]
         if self.member[node].any():
             who = node[np.argmax(self.member[node])]
@@ -161,7 +161,7 @@ class ScribeTree:
         messages
             For each node, the number of links that were pruned; 0 for one that stays as a helper.
         """
-        node = self.ring.by_place[_once(self.ring, nodes)].astype(np.int64)
+        node = self.ring.by_place[_distinct_places(self.ring, nodes)].astype(np.int64)
         if not self.member[node].all():
             who = node[np.argmin(self.member[node])]
             raise ParameterError(
@@ -210,7 +210,7 @@ def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
     return overlay.tree_links(*ring.tables, keys, by_channel.indptr.astype(np.int64), place)
 
 
-def _once(ring: Ring, nodes: ArrayLike) -> Ints:
+def _distinct_places(ring: Ring, nodes: ArrayLike) -> Ints:
     """Return the places of nodes on the ring, and refuse a node that is named twice."""
     place = ring.places(nodes, "subscriber")
     if len(place) > 1 and np.bincount(place).max() > 1:

@@ -12,7 +12,7 @@ from narrowcast.lab.clusters import VARIANTS, ClusterTraffic
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.tariq2012 import load
 from narrowcast.lab.papers.tariq2012.load import CHURNED, MOVED
-from narrowcast.lab.papers.tariq2012.setting import METHODS, PAPER, SAVED, led, stream_of
+from narrowcast.lab.papers.tariq2012.setting import METHODS, PAPER, SAVED, run_method, stream_of
 from narrowcast.workloads.hotspots import Hotspots
 from support.errors import refused
 
@@ -137,7 +137,7 @@ def test_refreshing_on_a_stream_that_slides() -> None:
 def test_windows_of_a_run() -> None:
     params: dict[str, Any] = {**EXPERIMENTS["figure-3k"].settings("small", TINY)}
     stream = stream_of(seed=1, **params)
-    found = led(stream, seed=1, method="direct", policy="followed", **params)
+    found = run_method(stream, seed=1, method="direct", policy="followed", **params)
     assert [window.stop for window in found] == list(range(200, 751, 50))
     assert sum((window.traffic for window in found), ClusterTraffic()).events == 600
 

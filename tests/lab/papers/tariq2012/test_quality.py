@@ -10,7 +10,7 @@ import pytest
 
 from narrowcast.lab.papers.tariq2012.histories import FALSE, METHODS, PAPER, SPECTRAL, SeedHistories, fewer
 from narrowcast.lab.papers.tariq2012.histories import FoundClusters as Numbers
-from narrowcast.lab.papers.tariq2012.quality import Judged, _improvements, got
+from narrowcast.lab.papers.tariq2012.quality import Judged, _improvements, deliveries
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import document, refusal
 
@@ -152,7 +152,7 @@ def test_fewer_false_positives_than_ck(workload: str, spectral: float | None, ow
     for seed in SEEDS:
         histories = SeedHistories.make(seed=seed, workload=workload, **PAPER)
         for method in ("rassoc/row", "ncut/row", "direct", "centroid"):
-            row: Any = got(histories, method=method, clusters=50, seed=seed, history=20, per_peer=2)
+            row: Any = deliveries(histories, method=method, clusters=50, seed=seed, history=20, per_peer=2)
             mean[method] = mean.get(method, 0) + row[FALSE]
     less = {method: 100 * (1 - value / mean["centroid"]) for method, value in mean.items()}
     assert less["direct"] >= own

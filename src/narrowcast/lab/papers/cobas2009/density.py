@@ -12,11 +12,11 @@ from narrowcast.lab.papers.cobas2009.setting import (
     MAIN,
     PAPER,
     SMALL,
-    held,
+    caption_of,
     overlay_of,
-    said_of,
     size_note,
-    told,
+    traffic_record,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -44,7 +44,7 @@ def _point(
     overlay = overlay_of(seed=seed, attributes=1, **sizes, **law)
     charges = overlay.charges(kappa=kappa)
     whole = traffic_of(overlay, "start", charges, seed=seed)
-    found = told(traffic_of(overlay, "no-merging", charges, seed=seed), charges.message)
+    found = traffic_record(traffic_of(overlay, "no-merging", charges, seed=seed), charges.message)
     return found | {"undivided": whole.total / 1e9}
 
 
@@ -63,10 +63,12 @@ def _figure_5(study: Study) -> Outcome:
     mean: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
     for (occurrence, order, popularity, density), records in found.items():
         series = f"cobas/{occurrence}/{order}/{popularity:g}"
-        said = PRINTED.get((occurrence, density, popularity)) if printed else None
+        printed_value = PRINTED.get((occurrence, density, popularity)) if printed else None
         for metric in (*MAIN, *BESIDE):
             values = [record[metric] for record in records]
-            rows.append(ResultRow.of(series, density, metric, values, paper=said if metric == GB else None))
+            rows.append(
+                ResultRow.of(series, density, metric, values, paper=printed_value if metric == GB else None)
+            )
         bare = [record["undivided"] for record in records]
         rows.append(ResultRow.of(f"undivided/{occurrence}/{order}/{popularity:g}", density, GB, bare))
         value = sum(record[GB] for record in records) / len(records)
@@ -74,7 +76,7 @@ def _figure_5(study: Study) -> Outcome:
         panel = f"{'together' if occurrence == 'co' else 'apart'}, {order}"
         marks.append({"panel": panel, "place": len(mean), "density": density, "popularity": popularity,
                       "value": value})  # fmt: skip
-    chart = {"cobas2009-figure-5": (marks, said_of(params, len(study.seeds), without="attributes"))}
+    chart = {"cobas2009-figure-5": (marks, caption_of(params, len(study.seeds), without="attributes"))}
     main = [row for row in rows if row.metric == GB]
     notes = [*_claims(mean), *size_note(params, ("nodes", "filters"))]
     return Outcome(main, chart, notes, [row for row in rows if row.metric != GB])
@@ -91,7 +93,7 @@ def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> li
         low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
         flat = min((each for each in values), key=sum)
         steep = max((each for each in values), key=sum)
-        said = (
+        extremes = (
             f"least {values[low]:.1f} GB a minute at density {low[0]:g} and popularity {low[1]:g}, most "
             f"{values[high]:.1f} at {high[0]:g} and {high[1]:g}"
         )
@@ -100,14 +102,14 @@ def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> li
             falls = values[steep] < values[flat] if several else None
             notes.append(
                 f"Apart, {order}: the paper: traffic falls as both skews grow. Here from {values[flat]:.1f} "
-                f"to {values[steep]:.1f}: {held(falls)}; {said}."
+                f"to {values[steep]:.1f}: {verdict(falls)}; {extremes}."
             )
         else:
             notes.append(
                 f"Together, {order}: the paper: the least is not where both are most skewed, but at density "
-                f"1.2 and popularity 1.0. Here {said}: that it is not is "
-                f"{held(low != steep if several else None)}, the place "
-                f"{held(low == (1.2, 1.0) if several else None)}."
+                f"1.2 and popularity 1.0. Here {extremes}: that it is not is "
+                f"{verdict(low != steep if several else None)}, the place "
+                f"{verdict(low == (1.2, 1.0) if several else None)}."
             )
     return notes
 

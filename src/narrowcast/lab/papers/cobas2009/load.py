@@ -23,10 +23,10 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    held,
+    caption_of,
     overlay_of,
-    said_of,
     size_note,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 from narrowcast.planning.ranges.merging import Merging
@@ -75,9 +75,9 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     copies = replicate(loads_of(after.stretches, seen), share=copied)
     before, balanced = loads_of(start, unseen), loads_of(after.stretches, unseen)
     rows: list[Record] = []
-    rows += _told("before", before, before.of, overlay.n_filters, limit)
-    rows += _told("balanced", balanced, balanced.of, overlay.n_filters, limit)
-    rows += _told(
+    rows += _records_of("before", before, before.of, overlay.n_filters, limit)
+    rows += _records_of("balanced", balanced, balanced.of, overlay.n_filters, limit)
+    rows += _records_of(
         "replicated", balanced, lambda what: copies.spread(balanced, what), overlay.n_filters, limit
     )
     rows.append(
@@ -100,7 +100,7 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     return rows
 
 
-def _told(
+def _records_of(
     state: str, loads: Loads, of: Callable[[str], NDArray[np.float64]], filters: float, limit: float
 ) -> list[Record]:
     """Return the records of a state: of either load, of both together, and its curves."""
@@ -170,13 +170,13 @@ def _figure_7a(study: Study) -> Outcome:
         if np.mean(values) > 0
     ]  # fmt: skip
     value = {(row.series, row.metric): row.measured for row in rows}
-    said = said_of(params, len(study.seeds))
-    told = (OVER, OVER_LOAD, TOP, MACHINES, REPLICATION, WORK)
+    caption = caption_of(params, len(study.seeds))
+    main = (OVER, OVER_LOAD, TOP, MACHINES, REPLICATION, WORK)
     return Outcome(
-        [row for row in rows if row.metric in told],
-        {"cobas2009-figure-7a": (marks, said)},
+        [row for row in rows if row.metric in main],
+        {"cobas2009-figure-7a": (marks, caption)},
         [*_claims(value, limit, params["nodes"]), *notes],
-        [row for row in rows if row.metric not in told],
+        [row for row in rows if row.metric not in main],
     )
 
 
@@ -189,21 +189,21 @@ def _claims(value: dict[tuple[str, str], float], limit: float, machines: int) ->
     first = (
         "The paper: before balancing, 1.02 % of machines have 47.12 % of what is stored. Here "
         f"{nodes:.2f} % have more than {limit:g} times the mean, and {load:.1f} % of it; the fullest 1.02 % "
-        f"have {most:.1f} %: {held(None if none else near)}. Ranges are as wide as any other then."
+        f"have {most:.1f} %: {verdict(None if none else near)}. Ranges are as wide as any other then."
     )
     after = value["storage/balanced", OVER]
     same = not (nodes or after)
     second = (
         f"The paper: after it, none stores too much. Here {after:.2f} % do: "
-        f"{held(None if none or same else after == 0)}."
+        f"{verdict(None if none or same else after == 0)}."
     )
     nodes, load = (value["matching/balanced", metric] for metric in (OVER, OVER_LOAD))
     before = [value["matching/before", metric] for metric in (OVER, OVER_LOAD)]
     third = (
         "The paper: too many events come to 0.27 % of machines, 5.25 % of all. Here before "
         f"{before[0]:.2f} % and {before[1]:.1f} %, after {nodes:.2f} % and {load:.1f} %: "
-        f"{held(None if none else nodes <= 0.27 and load <= 5.25)} in size; fewer than before: "
-        f"{held(None if none or not (nodes or before[0]) else nodes < before[0])}. A key that every event "
+        f"{verdict(None if none else nodes <= 0.27 and load <= 5.25)} in size; fewer than before: "
+        f"{verdict(None if none or not (nodes or before[0]) else nodes < before[0])}. A key that every event "
         "comes to can be cut, but events come to all its parts."
     )
     nodes, load = (value["matching/replicated", metric] for metric in (OVER, OVER_LOAD))

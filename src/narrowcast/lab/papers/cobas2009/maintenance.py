@@ -21,11 +21,11 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    held,
+    caption_of,
     listed,
     overlay_of,
-    said_of,
     size_note,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 from narrowcast.planning.ranges.merging import Merging
@@ -89,12 +89,12 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     loads = loads_of(again.stretches, at)
     work = loads.of("work")
     rows = [
-        _told("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
-        _told("filters/delete", filed.deletion, more * weight),
-        _told("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
-        _told("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
-        _told("nodes/leave", left.total, machines),
-        _told("nodes/rebalance", again.moving, 2 * machines)
+        _record("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
+        _record("filters/delete", filed.deletion, more * weight),
+        _record("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
+        _record("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
+        _record("nodes/leave", left.total, machines),
+        _record("nodes/rebalance", again.moving, 2 * machines)
         | {"sampling_gb": again.sampling.bytes / 1e9, "moves": again.moves},
     ]
     rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
@@ -125,7 +125,7 @@ def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
     return found
 
 
-def _told(series: str, toll: Toll, operations: float) -> Record:
+def _record(series: str, toll: Toll, operations: float) -> Record:
     """Return the record of the cost of a number of equal operations."""
     each = toll.bytes / operations / 1e3
     return {"series": series, GB: toll.bytes / 1e9, MESSAGES: toll.messages, EACH: each}
@@ -152,13 +152,13 @@ def _figure_7b(study: Study) -> Outcome:
     ]  # fmt: skip
     value = {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}
     notes = [*_claims(value, shares), *size_note(params, ("nodes", "filters", "attributes"))]
-    told = (GB, MESSAGES, EACH)
-    said = said_of(params, len(study.seeds))
+    main = (GB, MESSAGES, EACH)
+    caption = caption_of(params, len(study.seeds))
     return Outcome(
-        [row for row in rows if row.metric in told],
-        {"cobas2009-figure-7b": (marks, said)},
+        [row for row in rows if row.metric in main],
+        {"cobas2009-figure-7b": (marks, caption)},
         notes,
-        [row for row in rows if row.metric not in told],
+        [row for row in rows if row.metric not in main],
     )
 
 
@@ -172,15 +172,15 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
     last = shares[-1]
     dearer = [x for x in shares if sums("nodes", x, GB) > sums("filters", x, GB)]
     each = {kind: sums(kind, last, EACH) / 2 for kind in ("nodes", "filters")}
-    taken = (
+    costs = (
         "The paper: machines that come and go take relatively more than filters that are added and taken "
         f"away. Here, with {last:g} % of either, {sums('nodes', last, GB):.2f} GB against "
         f"{sums('filters', last, GB):.2f} GB, without balancing. Machines take more with "
-        f"{listed(dearer)} of {listed(shares)} %: {held(len(dearer) == len(shares))} by the same share of "
+        f"{listed(dearer)} of {listed(shares)} %: {verdict(len(dearer) == len(shares))} by the same share of "
         f"both. With {last:g} %, one machine takes {each['nodes']:,.0f} kB and one filter "
-        f"{each['filters']:,.1f} kB: {held(each['nodes'] > each['filters'])} by the piece."
+        f"{each['filters']:,.1f} kB: {verdict(each['nodes'] > each['filters'])} by the piece."
     )
-    notes = [taken]
+    notes = [costs]
     odd = [
         f"{x:g} % of machines are {value['nodes/join', x, CHANGED]:.3g} %"
         for x in shares

@@ -181,11 +181,11 @@ def _partitioning(study: Study) -> Outcome:
         for series in names
     ]  # fmt: skip
     many = f"{len(study.seeds)} {'seed' if len(study.seeds) == 1 else 'seeds'}"
-    said = (
+    caption = (
         f"{params['parts']} parts, {params['subscriptions']:,} filters, {params['attributes']} attributes, "
         f"{params['events']:,} events not seen before, {many}"
     )
-    chart = {"cobas2009-partitioning": (marks, said)}
+    chart = {"cobas2009-partitioning": (marks, caption)}
     return Outcome(rows, chart, _notes(mean, params))
 
 

@@ -66,7 +66,7 @@ def delays_of(params: Mapping[str, Any]) -> Delays:
     return Delays(median_ms=params["median_ms"], spread=params["spread"], mbit=params["mbit"])
 
 
-def told(traffic: HubTraffic, message: float) -> Record:
+def traffic_record(traffic: HubTraffic, message: float) -> Record:
     """Return the record of a system's traffic.
 
     `message` is the traffic of sending each event once, in bytes per minute.
@@ -97,12 +97,12 @@ def crossing(x: Sequence[float], one: Sequence[float], other: Sequence[float]) -
     return None
 
 
-def held(yes: bool | None) -> str:
+def verdict(yes: bool | None) -> str:
     """Return in words whether a claim of the paper was reproduced; None if nothing can be compared.
 
     Examples
     --------
-    >>> held(True), held(None)
+    >>> verdict(True), verdict(None)
     ('reproduced', 'nothing to compare')
     """
     if yes is None:
@@ -126,7 +126,7 @@ def count(many: float, what: str) -> str:
     return f"{many:,.15g} {what}" + ("" if many == 1 else "s")
 
 
-def said_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
+def caption_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
     """Return the subtitle of a chart: sizes, capacity and number of seeds."""
     words = {"attributes": "attribute", "nodes": "machine", "filters": "filter"}
     parts = [count(params[name], what) for name, what in words.items() if name != without]

@@ -89,7 +89,7 @@ def real_trades(path: str) -> tuple[Trades, str]:
     order = order[shares[order] > 0]
     names = {coded.dictionary[int(i)].as_py(): code == i for i in order[:TOP]}
     days = table["time"]
-    said = (
+    caption = (
         f"{len(price):,} real quotes of {len(order)} symbols, {days[0].as_py():%Y} to {days[-1].as_py():%Y}; "
         f"{len(sound) - len(price) + sum(left_out.values()):,} rows without a trade or in error left out"
     )
@@ -97,7 +97,7 @@ def real_trades(path: str) -> tuple[Trades, str]:
         {"all": price} | {name: price[mine] for name, mine in names.items()},
         shares[order].astype(np.float64),
         {"all": amount} | {name: amount[mine] for name, mine in names.items()},
-    ), said
+    ), caption
 
 
 def made_trades(seed: int) -> Trades:
@@ -123,12 +123,12 @@ def _data(study: Study) -> Outcome:
     path = find_quotes(study.params["quotes"])
     if path:
         study.tell("real quotes", 0, 1)
-        trades, said = real_trades(path)
-        every, short = [trades], said
-        said = (
-            f"{said}. A row is a day of a symbol, and not a trade as in the paper (New York Stock Exchange, "
-            "24 September 1999): price is the closing over the opening price, popularity is shares traded, "
-            "and an amount is closing price times volume."
+        trades, caption = real_trades(path)
+        every, short = [trades], caption
+        caption = (
+            f"{caption}. A row is a day of a symbol, and not a trade as in the paper (New York Stock "
+            "Exchange, 24 September 1999): price is the closing over the opening price, popularity is shares "
+            "traded, and an amount is closing price times volume."
         )
     else:
         every = []
@@ -136,7 +136,7 @@ def _data(study: Study) -> Outcome:
             study.tell(f"seed {seed}", done, len(study.seeds))
             every.append(made_trades(seed))
         short = "synthetic: the paper's stock workload, for there are no real quotes here"
-        said = (
+        caption = (
             "Synthetic: no table of quotes was given (set quotes=TABLE, or NARROWCAST_DATA to a folder that "
             f"has {FILE}). Prices are quotes of events over the mean of their stock, popularity is "
             "subscriptions of each subscriber, and amounts are lengths of intervals of volumes: what the "
@@ -149,7 +149,7 @@ def _data(study: Study) -> Outcome:
         for series, metric in fits[0]
     ]  # fmt: skip
     charts = {f"riabov2003-figure-{n}": (drawn, short) for n, drawn in _pictures(every[0]).items()}
-    return Outcome(rows, charts, [said, *_claims(rows, real=bool(path))])
+    return Outcome(rows, charts, [caption, *_claims(rows, real=bool(path))])
 
 
 def _printed(series: str, metric: str) -> float | None:
@@ -226,7 +226,7 @@ def _bars(stock: str, price: Doubles) -> list[dict[str, Any]]:
 
 
 def _tail(stock: str, amount: Doubles) -> list[dict[str, Any]]:
-    """Return the share of trades of at least each amount, and the fitted laws: Pareto's from its beginning."""
+    """Return the share of trades of at least each amount, and the fitted laws."""
     ordered, law = np.sort(amount), fit_pareto(amount)
     logs = fit_normal(np.log(amount))
     # Above 0, because the axis is logarithmic.

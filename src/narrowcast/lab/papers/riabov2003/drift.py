@@ -98,8 +98,8 @@ class _Setting:
         points = self.moved(step).points()[start : start + count]
         events = EventBatch(SCHEMA, tuple(map(pa.array, points.T.copy())), np.arange(count))
         found = self.matcher.match(events)
-        who = Matches.from_pairs(found.rows(), self.subscriptions.subscriber[found.index], count)
-        return self.grid.cell_of(events), who
+        audience = Matches.from_pairs(found.rows(), self.subscriptions.subscriber[found.index], count)
+        return self.grid.cell_of(events), audience
 
     def seen(self, step: int) -> tuple[Ints, Matches]:
         """Return the events of the stream at a step."""
@@ -112,11 +112,11 @@ class _Setting:
         """Return the events to measure the plans of a step on, and their cells."""
         if step not in self._replays:
             n = self.params["events"]
-            cell, who = self.drawn(step, self.stocks.n_events - n, n)
+            cell, audience = self.drawn(step, self.stocks.n_events - n, n)
             publisher = np.random.default_rng([self.seed, 2003]).integers(0, self.network.topology.n_nodes, n)
             self._replays[step] = (
                 cell,
-                EventReplay(self.network, publisher, who, self.subscriptions.subscribers),
+                EventReplay(self.network, publisher, audience, self.subscriptions.subscribers),
             )
         return self._replays[step]
 
@@ -126,22 +126,22 @@ class _Setting:
             lo, hi = self.grid.bounds(np.arange(self.grid.n_cells))
             return self._pairwise(groups, self.moved(step).density(lo, hi))
         n = self.params["learn"]
-        _, who = self.drawn(step, self.stocks.n_events - self.params["events"] - n, n)
-        return self._partial(groups, who, np.ones(n))
+        _, audience = self.drawn(step, self.stocks.n_events - self.params["events"] - n, n)
+        return self._partial(groups, audience, np.ones(n))
 
     def replanned(self, method: str, groups: int, step: int) -> ChannelPlan:
         """Return a plan from the events of the stream up to the end of a step, weighted by recency."""
         n, most = self.params["per_step"], self.params["learn"]
         steps = range(max(0, step + 1 - -(-most // n)), step + 1)
-        cells, who = zip(*(self.seen(each) for each in steps), strict=True)
+        cells, audience = zip(*(self.seen(each) for each in steps), strict=True)
         cell = np.concatenate(cells)[-most:]
         weight = decayed(len(cell), self.params["half_life"])
         if method == "pairwise":
             rate = np.bincount(cell, weight, self.grid.n_cells)
             return self._pairwise(groups, np.asarray(rate, np.float64))
-        rows = np.concatenate([each.rows() + i * n for i, each in enumerate(who)])
-        wants = Matches.from_pairs(rows, np.concatenate([each.index for each in who]), n * len(who))
-        some = np.arange(n * len(who))[-most:]
+        rows = np.concatenate([each.rows() + i * n for i, each in enumerate(audience)])
+        wants = Matches.from_pairs(rows, np.concatenate([each.index for each in audience]), n * len(audience))
+        some = np.arange(n * len(audience))[-most:]
         return self._partial(groups, wants.take(some), weight)
 
     def static(self, method: str, groups: int) -> ChannelPlan:
@@ -166,12 +166,14 @@ class _Setting:
         cells = Interest(self.cells.wants, rate, self.cells.subscribers, self.cells.flows)
         return Pairwise(channels=groups, top=self.params["top"]).fit(cells).plan_
 
-    def _partial(self, groups: int, who: Matches, weight: Doubles) -> ChannelPlan:
+    def _partial(self, groups: int, audience: Matches, weight: Doubles) -> ChannelPlan:
         """Return a plan learnt from events."""
         topology, n = self.network.topology, self.params["learn"]
         own = Partial(channels=groups, topology=topology, seed=self.seed, samples=n)
-        shape = (self.subscriptions.n_subscribers, who.n_events)
-        interest = Interest(relation_of(who.index, who.rows(), shape), weight, self.subscriptions.subscribers)
+        shape = (self.subscriptions.n_subscribers, audience.n_events)
+        interest = Interest(
+            relation_of(audience.index, audience.rows(), shape), weight, self.subscriptions.subscribers
+        )
         return own.fit(interest).plan_
 
 
@@ -225,10 +227,12 @@ def _drift(study: Study) -> Outcome:
         at: Any = row["drift"]
         found.setdefault((f"{row['method']}/{row['modes']}/{row['groups']}", at), []).append(row)
     rows = [each for (series, x), some in found.items() for each in _rows(series, x, some)]
-    said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
-    said += f"{len(study.seeds)} seeds, {params['per_step']:,} events a step, "
-    said += f"half-life {params['half_life']:,g} events"
-    return Outcome(rows, {"riabov2003-drift": (_curves(rows), said)}, _claims(rows))
+    caption = (
+        f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
+    )
+    caption += f"{len(study.seeds)} seeds, {params['per_step']:,} events a step, "
+    caption += f"half-life {params['half_life']:,g} events"
+    return Outcome(rows, {"riabov2003-drift": (_curves(rows), caption)}, _claims(rows))
 
 
 def _rows(series: str, x: float, some: list[dict[str, Any]]) -> list[ResultRow]:
@@ -264,13 +268,13 @@ def _claims(rows: list[ResultRow]) -> list[str]:
         )
         if not share:
             continue
-        said = (
+        note = (
             f"{method}, planned again from the events seen, saves at least {floor(min(share))} % of what a "
         )
-        said += "plan from scratch saves, at every step"
+        note += "plan from scratch saves, at every step"
         if won:
-            said += f"; of what the old plan misses by then it wins at least {floor(min(won))} %"
-        notes.append(f"{said}. These are means over the seeds.")
+            note += f"; of what the old plan misses by then it wins at least {floor(min(won))} %"
+        notes.append(f"{note}. These are means over the seeds.")
     return [*notes, "The paper does not look at this; our own target is 90 % of a plan made from scratch."]
 
 

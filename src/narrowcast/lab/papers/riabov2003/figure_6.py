@@ -70,13 +70,15 @@ class _Setting:
         grid = CellGrid.equal(SCHEMA, {"bst": (-1, 4, 5), "name": side, "quote": side, "volume": side})
         topology = stocks.network().topology
         network = Network(topology, multicast=params["multicast"])
-        who = Matches.from_pairs(matches.rows(), subscriptions.subscriber[matches.index], len(events))
+        audience = Matches.from_pairs(matches.rows(), subscriptions.subscriber[matches.index], len(events))
         publisher = np.random.default_rng([seed, 2003]).integers(0, topology.n_nodes, later)
         return cls(
             network,
             cell_interest(grid, subscriptions, stocks.density(*grid.bounds(np.arange(grid.n_cells)))),
             Interest.of_events(matches.take(np.arange(n)), events.event_id[:n], subscriptions),
-            EventReplay(network, publisher, who.take(np.arange(n, n + later)), subscriptions.subscribers),
+            EventReplay(
+                network, publisher, audience.take(np.arange(n, n + later)), subscriptions.subscribers
+            ),
             grid.cell_of(events)[n:],
         )
 
@@ -117,10 +119,12 @@ def _figure_6(study: Study) -> Outcome:
         series += f"/{BREAK_EVEN}" if t is None and row["method"] != OWN else ""
         found.setdefault((series, t), []).append(row["improvement"])
     rows = [ResultRow.of(series, x, "improvement_pct", values) for (series, x), values in found.items()]
-    said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
-    said += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast; "
-    said += "dotted: 15 %, the paper's best; partial has no threshold"
-    return Outcome(rows, {"riabov2003-figure-6": (_curves(rows), said)}, _claims(rows, params))
+    caption = (
+        f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
+    )
+    caption += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast; "
+    caption += "dotted: 15 %, the paper's best; partial has no threshold"
+    return Outcome(rows, {"riabov2003-figure-6": (_curves(rows), caption)}, _claims(rows, params))
 
 
 def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
@@ -166,7 +170,7 @@ def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
     n = len(settings)
     most = f"{sum(near.values())} of {len(METHODS) * n} curves here"
     by_method = ", ".join(f"{k} of {method}" for method, k in near.items())
-    said = (
+    claims = (
         f"a threshold of 15 % is best: within half a point of the best in {most}, {by_method}",
         f"Forgy is best in most experiments: in {forgy} of {n} here",
         f"MST is worst: in {mst} of {n} here",
@@ -177,7 +181,7 @@ def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
         "paper's methods at its best threshold."
     )
     none = "The paper prints curves and no numbers, so there are none to hold ours against."
-    return [*(f"The paper: {each}." for each in said), ours, none]
+    return [*(f"The paper: {each}." for each in claims), ours, none]
 
 
 FIGURE_6 = Experiment(

@@ -23,7 +23,7 @@ _BEGINS = 200
 
 
 class Normal(NamedTuple):
-    """A normal distribution: mean, standard deviation, and the greatest distance from the data, in per cent."""
+    """A normal distribution: mean, standard deviation, and the distance from the data in per cent."""
 
     mean: float
     sd: float
@@ -31,14 +31,14 @@ class Normal(NamedTuple):
 
 
 class Zipf(NamedTuple):
-    """Zipf's law, in proportion to rank ** -`exponent`; and its greatest distance from the data, in per cent."""
+    """Zipf's law, in proportion to rank ** -`exponent`, and its distance from the data in per cent."""
 
     exponent: float
     ks: float
 
 
 class Pareto(NamedTuple):
-    """Pareto's law P(amount > x) = (begin / x) ** alpha above `begin`, which a `share` of the data exceeds."""
+    """Pareto's law P(amount > x) = (begin / x) ** alpha above `begin`, as is a `share` of the data."""
 
     alpha: float
     begin: float

@@ -78,16 +78,16 @@ def _matching(study: Study) -> Outcome:
             found.setdefault((series, k, metric), []).append(value)
     rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
     rows.sort(key=lambda row: (row.metric, list(SERIES).index(row.series) if row.series in SERIES else -1))
-    said = f"the paper's stock workload, one mode, {len(study.seeds)} "
-    said += f"{'seed' if len(study.seeds) == 1 else 'seeds'}, one thread"
-    return Outcome(rows, {"riabov2003-matching": (_points(rows), said)}, _claims(rows))
+    caption = f"the paper's stock workload, one mode, {len(study.seeds)} "
+    caption += f"{'seed' if len(study.seeds) == 1 else 'seeds'}, one thread"
+    return Outcome(rows, {"riabov2003-matching": (_points(rows), caption)}, _claims(rows))
 
 
 def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
     """Return the measurements of each matcher with `k` subscriptions, by series and metric."""
     stocks = Stocks(n_subscriptions=k, n_events=max(n_events, min(EVENTS, TIMED // k)), seed=seed)
-    who = pa.array(["s"]).take(pa.array(np.zeros(k, np.int64)))
-    subscriptions = SubscriptionSet.from_boxes(SCHEMA, who, *stocks.boxes())
+    subscriber = pa.array(["s"]).take(pa.array(np.zeros(k, np.int64)))
+    subscriptions = SubscriptionSet.from_boxes(SCHEMA, subscriber, *stocks.boxes())
     points = stocks.points()
     table = pa.table({name: points[:, i] for i, name in enumerate(SCHEMA.names)})
 

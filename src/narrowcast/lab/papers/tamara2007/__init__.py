@@ -1,4 +1,4 @@
-"""Milo, Zur, Verbin 2007 (Tamara): topics with similar audiences share a channel, adapted as interests change."""
+"""Milo, Zur, Verbin 2007 (Tamara): topics with similar audiences share adaptive channels."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from narrowcast.lab.papers.tamara2007.setting import (
     OVERHEAD,
     PAPER,
     SMALL,
+    caption_of,
     history,
-    said_of,
     size_note,
     statistics,
-    told,
+    statistics_of,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -57,12 +57,12 @@ def lines(
         add(METRIC, (method, where), row["at"], cost)
         if method == "tamara" and adapting is not None:
             add(METRIC, ("tamara+", where), row["at"], cost + float(adapting))
-        for metric in told(row):
+        for metric in statistics_of(row):
             add(metric, (method, where), row["at"], row[metric])
     return found
 
 
-def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mapping[str, str]) -> Outcome:
+def outcome(found: Found, chart: str, caption: str, notes: list[str], titles: Mapping[str, str]) -> Outcome:
     """Return rows of all numbers, and a picture of costs over time."""
     panels, order = list(titles), list(NAMES)
 
@@ -75,7 +75,7 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         for method, panel in keys(curves)
         for at, values in sorted(curves[method, panel].items())
     ]
-    said += "; points: planned from scratch"
+    caption += "; points: planned from scratch"
     cost = found[METRIC]
     records = [
         {"panel": titles[panel], "place": panels.index(panel), "method": NAMES[method], "at": at,
@@ -84,7 +84,7 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         for at, values in cost[method, panel].items()
     ]  # fmt: skip
     main, beside = ([row for row in rows if (row.metric == METRIC) is is_cost] for is_cost in (True, False))
-    return Outcome(main, {chart: (records, said)}, notes, beside)
+    return Outcome(main, {chart: (records, caption)}, notes, beside)
 
 
 def shown(rows: list[Record], windows: int, length: float) -> list[Record]:
@@ -148,8 +148,8 @@ def _by_model(study: Study, shift: str, name: str) -> Outcome:
                 f"{'reproduced' if falls else 'not reproduced'}."
             )
     titles = {model: f"{model} events" for model in models}
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}"
-    return outcome(found, f"tamara2007-{name}", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}"
+    return outcome(found, f"tamara2007-{name}", caption, [*notes, *size_note(params)], titles)
 
 
 def _below(found: Curves, panel: str) -> float:
@@ -186,8 +186,8 @@ def _figure_6(study: Study) -> Outcome:
         "The paper: in an intense period efforts are spent at the beginning, and pay off soon after. The "
         "first places show it, the more so the shorter the time."
     )
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
-    return outcome(found, "tamara2007-figure-6", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}, {_events(models)}"
+    return outcome(found, "tamara2007-figure-6", caption, [*notes, *size_note(params)], titles)
 
 
 def _of_model(model: str, models: list[str]) -> str:
@@ -223,8 +223,8 @@ def _figure_7(study: Study) -> Outcome:
         for metric, curves in some.items():
             found.setdefault(metric, {}).update(curves)
     notes = [note for model in models for note in _uniform(found[METRIC], model)]
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
-    return outcome(found, "tamara2007-figure-7", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}, {_events(models)}"
+    return outcome(found, "tamara2007-figure-7", caption, [*notes, *size_note(params)], titles)
 
 
 def _uniform(cost: Curves, model: str) -> list[str]:

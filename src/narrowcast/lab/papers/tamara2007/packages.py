@@ -11,7 +11,7 @@ import numpy as np
 
 from narrowcast.lab.papers.base import Experiment, Outcome
 from narrowcast.lab.papers.tamara2007.figures import METRIC, lines, outcome, shown
-from narrowcast.lab.papers.tamara2007.setting import led, model_of, seeds_of
+from narrowcast.lab.papers.tamara2007.setting import follow_changes, model_of, seeds_of
 from narrowcast.model.interest import Interest
 from narrowcast.workloads.packages import Packages
 
@@ -40,8 +40,8 @@ def _made(
     """Return the initial interest, the changes, and their duration in days."""
     made = Packages(n_subscribers=users, n_flows=topics, depends=depends, sections=sections, seed=seed)
     last = made.interest()
-    nobody = Interest(np.zeros(last.wants.shape), last.rate, last.subscribers, last.flows)
-    return nobody, made.tables()["changes"], made.days
+    empty = Interest(np.zeros(last.wants.shape), last.rate, last.subscribers, last.flows)
+    return empty, made.tables()["changes"], made.days
 
 
 def _costs(
@@ -49,9 +49,9 @@ def _costs(
     function: str, seed: int,
 ) -> list[Record]:  # fmt: skip
     """Return the costs and statistics of a method as users arrive."""
-    nobody, changes, days = _made(users, topics, depends, sections, seed)
-    rows = led(
-        method, nobody, changes, start=None, seconds=days * _DAY, model=model_of(function, hours * _HOUR),
+    empty, changes, days = _made(users, topics, depends, sections, seed)
+    rows = follow_changes(
+        method, empty, changes, start=None, seconds=days * _DAY, model=model_of(function, hours * _HOUR),
         windows=windows, seed=seed,
     )  # fmt: skip
     return shown(rows, windows, users)
@@ -82,9 +82,9 @@ def _figure_9(study: Study) -> Outcome:
         "so this says nothing about its numbers."
     )
     kind = "packages of the Debian index" if depends else "made-up packages"
-    said = f"messages per interval against users; {params['users']:,} users, {kind}, "
-    said += f"costs {params['function']}, {seeds_of(len(study.seeds))}"
-    return outcome(found, "tamara2007-figure-9", said, notes, titles)
+    caption = f"messages per interval against users; {params['users']:,} users, {kind}, "
+    caption += f"costs {params['function']}, {seeds_of(len(study.seeds))}"
+    return outcome(found, "tamara2007-figure-9", caption, notes, titles)
 
 
 FIGURE_9 = Experiment(

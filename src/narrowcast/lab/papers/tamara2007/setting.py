@@ -99,7 +99,7 @@ def _history(method: str, given: tuple[tuple[str, Any], ...]) -> list[Record]:
         first = Interest(np.zeros(first.wants.shape), first.rate, first.subscribers, first.flows)
     else:
         start = planted(feeds, first)
-    return led(
+    return follow_changes(
         method,
         first,
         tables["changes"],
@@ -119,11 +119,11 @@ def model_of(function: str, interval: float = 360.0) -> Overall:
 def planted(feeds: Feeds, interest: Interest) -> ChannelPlan:
     """Return clusters that match the interests perfectly, without subscribers."""
     carries = feeds.planted()[:, None] == np.arange(GROUPS)
-    nobody = np.zeros((0, GROUPS))
-    return ChannelPlan(carries, nobody, subscribers=interest.subscribers[:0], flows=interest.flows)
+    no_subscribers = np.zeros((0, GROUPS))
+    return ChannelPlan(carries, no_subscribers, subscribers=interest.subscribers[:0], flows=interest.flows)
 
 
-def led(
+def follow_changes(
     method: str,
     first: Interest,
     changes: pa.Table,
@@ -155,12 +155,12 @@ def led(
     costs = {"cost_m": model.cost_m, "cost_d": model.cost_d, "interval": model.interval, "seed": seed}
     if method == "tamara-tidy":
         tidy = TamaraTidy(start=start, period=following.window, **costs).fit(first)
-        return _followed(following, tidy)
+        return _adaptive_rows(following, tidy)
     if method == "tamara" or (method == "static" and start is not None):
         plain = Tamara(start=start, period=following.window, adapt=method == "tamara", **costs).fit(first)
-        return _followed(following, plain)
+        return _adaptive_rows(following, plain)
     if method == "static":
-        return _kept(following, costs)
+        return _static_rows(following, costs)
     places = (
         {windows} if method == "cover" else {windows * (i + 1) // CHECKPOINTS for i in range(CHECKPOINTS)}
     )
@@ -174,8 +174,8 @@ def led(
     return found
 
 
-def _followed(following: Following, planner: Tamara) -> list[Record]:
-    """Run a planner; rows have the messages since the beginning, the last one also the updates of clusters."""
+def _adaptive_rows(following: Following, planner: Tamara) -> list[Record]:
+    """Run a planner; rows have the messages since the start, the last one also updates of clusters."""
     before, kinds = _updates(planner), list(planner.messages_)
     rows: list[Record] = following.lead(planner)
     sent: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def _updates(planner: Tamara) -> Counter[str]:
     return Counter({f"updates_{kind}": count for kind, count in planner.updates_.items()})
 
 
-def _kept(following: Following, costs: Mapping[str, Any]) -> list[Record]:
+def _static_rows(following: Following, costs: Mapping[str, Any]) -> list[Record]:
     """Return the costs of clusters that are made from the first arrivals and then stay the same."""
     planner = Tamara(period=following.window, **costs).fit(following.interest)
     rows: list[Record] = []
@@ -228,10 +228,10 @@ def statistics(row: Mapping[str, Any]) -> Record:
     {'clusters': 2, 'topics_per_cluster': 3.5, 'direct_topics': 4, 'messages_survey': 12}
     """
     named = {STATISTICS.get(name, name): value for name, value in row.items()}
-    return {name: named[name] for name in told(named)}
+    return {name: named[name] for name in statistics_of(named)}
 
 
-def told(record: Mapping[str, Any]) -> list[str]:
+def statistics_of(record: Mapping[str, Any]) -> list[str]:
     """Return the metrics of a record, besides costs."""
     others = [name for name in record if name == OVERHEAD or name.startswith(COUNTS)]
     return [*STATISTICS.values(), *others]
@@ -255,10 +255,10 @@ def is_paper(params: Mapping[str, Any]) -> bool:
     return all(params[name] == value for name, value in PAPER.items() if name != "windows")
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
     """Return the subtitle of a chart: sizes of the workload and number of seeds."""
-    said = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
-    return f"{said}, {seeds_of(seeds)}"
+    caption = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
+    return f"{caption}, {seeds_of(seeds)}"
 
 
 def seeds_of(count: int) -> str:

@@ -13,13 +13,13 @@ from narrowcast.lab.papers.tamara2007.setting import (
     OVERHEAD,
     PAPER,
     SMALL,
+    caption_of,
     change_pct,
     history,
     is_paper,
-    said_of,
     size_note,
     statistics,
-    told,
+    statistics_of,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -83,10 +83,12 @@ def _table(study: Study, name: str) -> Outcome:
     printed = PRINTED[name] if is_paper(params) else {}
     rows, marks = [], []
     for (method, model), records in sorted(found.items(), key=_order):
-        said = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
-        for metric in (*CHANGES.values(), *told(records[0])):
+        printed_values = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
+        for metric in (*CHANGES.values(), *statistics_of(records[0])):
             values: list[Any] = [record[metric] for record in records]
-            rows.append(ResultRow.of(f"{method}/{model}", None, metric, values, paper=said.get(metric)))
+            rows.append(
+                ResultRow.of(f"{method}/{model}", None, metric, values, paper=printed_values.get(metric))
+            )
         if PLUS in records[0]:
             plus: list[Any] = [record[PLUS] for record in records]
             rows.append(ResultRow.of(f"{method}+/{model}", None, "oc_change_pct", plus))
@@ -102,7 +104,7 @@ def _table(study: Study, name: str) -> Outcome:
                     {**mark, "value": row.paper, "low": row.paper, "high": row.paper, "kind": "paper"}
                 )
     value = {(row.series, row.metric): row for row in rows}
-    chart = {f"tamara2007-{name}": (marks, said_of(params, len(study.seeds)))}
+    chart = {f"tamara2007-{name}": (marks, caption_of(params, len(study.seeds)))}
     notes = [*_claims(value, name, list(grid["model"])), *size_note(params)]
     counted = [row for row in rows if row.metric.startswith(COUNTS)]
     return Outcome([row for row in rows if row not in counted], chart, notes, counted)
@@ -123,7 +125,7 @@ def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str
     notes = []
     for model in models:
         tamara = value[f"tamara/{model}", "oc_change_pct"]
-        said = "" if tamara.paper is None else f" (the paper: {tamara.paper:g})"
+        quoted = "" if tamara.paper is None else f" (the paper: {tamara.paper:g})"
         dc = value[f"tamara/{model}", "dc_change_pct"]
         apart = ""
         if dc.paper is not None:
@@ -134,7 +136,7 @@ def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str
             )  # fmt: skip
         best = min((oc(method, model), method) for method in METHODS)
         notes.append(
-            f"{model}: Tamara is at {tamara.measured:.1f} % of overall cost against Scribe{said}, tidy at "
+            f"{model}: Tamara is at {tamara.measured:.1f} % of overall cost against Scribe{quoted}, tidy at "
             f"{oc('tamara-tidy', model):.1f}, k-means with users who choose exactly at "
             f"{oc('kmeans', model):.1f}, one giant cluster at {oc('giant', model):.1f}, static clusters at "
             f"{oc('static', model):.1f}, and cover, which sees everything, at {oc('cover', model):.1f}. Best "

@@ -16,13 +16,13 @@ from narrowcast.lab.papers.tariq2012.histories import (
     WORKLOADS,
     FoundClusters,
     SeedHistories,
-    held,
+    caption_of,
     numbers_of,
     planner_of,
     points_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
 from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, Judged
 from narrowcast.lab.spectral import merging
@@ -56,7 +56,7 @@ BESIDE = ("trustworthiness", "continuity", "stress", "balance")
 
 
 def settings(params: Any) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield axis, position and options of the hierarchy: along groups, landmarks with two and three levels, and levels."""
+    """Yield axis, position and options of the hierarchy; landmarks vary with two and with three levels."""
     plain = {"groups": GROUPS, "landmarks": LANDMARKS, "levels": LEVELS}
     for count in params["groups"]:
         yield "groups", count, {**plain, "groups": count}
@@ -151,8 +151,8 @@ def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) ->
     """Return the same for the product's own method, which has no hierarchy."""
     zipf = SeedHistories.make(seed=seed, workload="zipf", **given)
     label = zipf.label(planner_of(zipf, OWN, clusters, seed=seed, history=history))
-    got = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
-    found: list[Record] = [{"workload": "zipf", **got}]
+    deliveries = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
+    found: list[Record] = [{"workload": "zipf", **deliveries}]
     for workload in JUDGED:
         judged = Judged.make(seed=seed, workload=workload, ideal=ideal, **given)
         found.append({"workload": workload, **judged.own(ideal, seed=seed, history=history)})
@@ -181,7 +181,7 @@ def _figure_3(study: Study) -> Outcome:
         found.add(f"{OWN}/{row['workload']}", None, numbers_of(row, CLUSTERS))
     rows = found.rows()
     shown, beside = ([row for row in rows if (row.metric in BESIDE) == hidden] for hidden in (False, True))
-    charts = {"tariq2012-figure-3": (_records(rows, params), said_of(params, len(study.seeds)))}
+    charts = {"tariq2012-figure-3": (_records(rows, params), caption_of(params, len(study.seeds)))}
     notes = [*_claims(found, params, workloads), *_cluster_claims(found, params)]
     return Outcome(shown, charts, [*notes, *size_note(params)], beside)
 
@@ -262,9 +262,9 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
         notes.append(
             f"From one level to {max(params['levels'])} HScore falls by {lost['rassoc']:.2f} by ratio "
             f"association and by {lost['ncut']:.2f} by normalised cut: the trend is the paper's, 'slightly' "
-            f"is {held(max(lost.values()) < 0.05)}. With one table of the root's landmarks, which everybody "
-            f"hears, it falls by {kept['rassoc']:.2f} and {kept['ncut']:.2f}: the more levels, the fewer "
-            "landmarks the table has."
+            f"is {verdict(max(lost.values()) < 0.05)}. With one table of the root's landmarks, which all "
+            f"groups get, it falls by {kept['rassoc']:.2f} and {kept['ncut']:.2f}: the more levels, the "
+            "fewer landmarks the table has."
         )
     notes.append(
         f"A group has at least {params['dimensions'] + 1} landmarks, one more than coordinates, as the paper "
@@ -279,9 +279,9 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
         notes.append(
             "The paper: M2 is embedded better than M1. Here the stress of all rows together is "
             f"{central['m2', 'stress']:.3f} with M2 and {central['m1', 'stress']:.3f} with M1, "
-            f"{held(central['m2', 'stress'] < central['m1', 'stress'])}; HScore "
+            f"{verdict(central['m2', 'stress'] < central['m1', 'stress'])}; HScore "
             f"{central['m2', 'hscore']:.2f} and {central['m1', 'hscore']:.2f}, "
-            f"{held(central['m2', 'hscore'] > central['m1', 'hscore'])}: with M2 many similarities are "
+            f"{verdict(central['m2', 'hscore'] > central['m1', 'hscore'])}: with M2 many similarities are "
             "equal, and who is the nearer of equals is chance."
         )
     return notes
@@ -307,7 +307,7 @@ def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         notes.append(
             f"The paper: both of its k-means beat HP2PC. By {unit} ({workload}) the sampling method is "
             f"better in {wins['sampled']} of {of} settings here, the hierarchical one in "
-            f"{wins['hierarchical']}: {held(min(wins.values()) > 0.8 * of)}."
+            f"{wins['hierarchical']}: {verdict(min(wins.values()) > 0.8 * of)}."
         )
     notes.append(
         "With M2 the graph of who shares events is in parts, about one for each hotspot. A group is to hang "

@@ -237,8 +237,8 @@ class FoundClusters:
 
     def rows(self, paper: Mapping[tuple[str, float | None, str], float] | None = None) -> list[ResultRow]:
         """Return a row for each series, position and metric, with the paper's number."""
-        said = paper or {}
-        return [ResultRow.of(*key, values, paper=said.get(key)) for key, values in self.values.items()]
+        printed = paper or {}
+        return [ResultRow.of(*key, values, paper=printed.get(key)) for key, values in self.values.items()]
 
 
 def numbers_of(row: Record, names: Iterable[str]) -> dict[str, Any]:
@@ -252,12 +252,12 @@ def fewer(found: FoundClusters, series: str, other: str, x: float) -> list[float
     return [100 * (1 - a / b) if b else 0.0 for a, b in zip(own, theirs, strict=True)]
 
 
-def held(yes: bool) -> str:
+def verdict(yes: bool) -> str:
     """Return in words whether a claim of the paper was reproduced."""
     return "reproduced" if yes else "not reproduced"
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
     """Return the subtitle of a chart: sizes of the workload and number of seeds."""
     many = f"{params['subscriptions']:,} subscriptions, " if isinstance(params["subscriptions"], int) else ""
     return (

@@ -17,8 +17,8 @@ from narrowcast.lab.papers.tariq2012.setting import (
     PUBLISHED,
     SAVED,
     SMALL,
-    led,
-    said_of,
+    caption_of,
+    run_method,
     size_note,
     stream_of,
 )
@@ -55,7 +55,7 @@ Values = dict[tuple[str, float | None, str], list[float]]
 def _curve(stream: Any, *, seed: int, series: str, **params: Any) -> list[Record]:
     """Return the cost of a series in each window, and in total."""
     method, policy = series.split("/")
-    found = led(stream, seed=seed, method=method, policy=policy, **params)
+    found = run_method(stream, seed=seed, method=method, policy=policy, **params)
     total = sum((window.traffic for window in found), ClusterTraffic())
     rows = [{"at": float(each.stop - params["recent"]), **_costs(each.traffic)} for each in found]
     return [*rows, {"at": None, **_costs(total), **_parts(total)}]
@@ -86,7 +86,7 @@ def _parts(traffic: ClusterTraffic) -> Record:
     return found | {name: getattr(traffic, name) for name in COUNTS}
 
 
-def _taken(found: Values, record: Mapping[str, Any], series: str, at: float | None) -> None:
+def _add(found: Values, record: Mapping[str, Any], series: str, at: float | None) -> None:
     """Add the numbers of a trial."""
     for name, value in record.items():
         if name in VARIANTS:
@@ -129,7 +129,7 @@ def _figure_3k(study: Study) -> Outcome:
     whole: Values = {}
     for record in study.run(sweep).rows:
         at: Any = record["at"]
-        _taken(whole if at is None else curves, record, str(record["series"]), at)
+        _add(whole if at is None else curves, record, str(record["series"]), at)
     whole |= _saved(whole)
     notes = size_note(params)
     rows = _rows(whole, printed=not notes)
@@ -139,11 +139,11 @@ def _figure_3k(study: Study) -> Outcome:
         for (series, at, _), values in curves.items()
         for method, policy, variant in [series.split("/")]
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; hotspots move every {params['moves']:,} events"
+    caption = f"{caption_of(params, len(study.seeds))}; hotspots move every {params['moves']:,} events"
     value = {(row.series, row.metric): row.measured for row in rows}
     claims = [*_against_the_tree(value), *_following(value), *_over_time(curves, params), _READING]
     beside = _rows(curves, printed=False)
-    return Outcome(rows, {"tariq2012-figure-3k": (marks, said)}, [*claims, *notes], beside)
+    return Outcome(rows, {"tariq2012-figure-3k": (marks, caption)}, [*claims, *notes], beside)
 
 
 def _moving(*, seed: int, **params: Any) -> Any:
@@ -160,11 +160,11 @@ def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
             method: value[f"{method}/followed/{variant}", SAVES] for method in METHODS if method != BASELINE
         }
         best = max(mine[method] for method in PUBLISHED)
-        held = "reached" if best >= percent else "not reached"
+        verdict = "reached" if best >= percent else "not reached"
         notes.append(
             f"The paper: {percent:g} % below OV-RTree {how}. Here RAssoc in groups saves "
-            f"{mine['rassoc']:.1f} %, NCut {mine['ncut']:.1f} %: {held}. With one table of landmarks and all "
-            f"recent events NCut saves {mine['ncut-table']:.1f} %, direct {mine['direct']:.1f} %, and "
+            f"{mine['rassoc']:.1f} %, NCut {mine['ncut']:.1f} %: {verdict}. With one table of landmarks and "
+            f"all recent events NCut saves {mine['ncut-table']:.1f} %, direct {mine['direct']:.1f} %, and "
             f"clusters of centroids {mine['centroid']:.1f} %."
         )
     alike = {
@@ -176,7 +176,7 @@ def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
         "forwards by subscriptions as well, the others save "
         + ", ".join(f"{share:.1f} % ({method})" for method, share in alike.items())
         + ": once events are filtered on the way, who shares a cluster matters little, moving costs more "
-        "than it saves, and whoever leads a leaf sends to all others itself, where clusters have relays."
+        "than it saves, and the leader of a leaf sends to all others itself, where clusters have relays."
     )
     return notes
 
@@ -255,7 +255,7 @@ def _figure_3l(study: Study) -> Outcome:
     found: Values = {}
     for record in study.run(sweep).rows:
         at: Any = record["churn"]
-        _taken(found, record, str(record["series"]), at)
+        _add(found, record, str(record["series"]), at)
     found |= _saved(found)
     notes = size_note(params)
     rows = _rows(found, printed=False)
@@ -266,12 +266,12 @@ def _figure_3l(study: Study) -> Outcome:
         if row.metric == COST
         for method, policy, variant in [row.series.split("/")]
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; a step of churn every {params['step']:,} events"
+    caption = f"{caption_of(params, len(study.seeds))}; a step of churn every {params['step']:,} events"
     claims = _graceful({(row.series, row.x, row.metric): row.measured for row in rows}, shares)
-    told = (COST, SAVES, "false_positives_per_event")
-    beside = [row for row in rows if row.metric not in told]
-    kept = [row for row in rows if row.metric in told]
-    return Outcome(kept, {"tariq2012-figure-3l": (marks, said)}, [*claims, *notes], beside)
+    main = (COST, SAVES, "false_positives_per_event")
+    beside = [row for row in rows if row.metric not in main]
+    shown = [row for row in rows if row.metric in main]
+    return Outcome(shown, {"tariq2012-figure-3l": (marks, caption)}, [*claims, *notes], beside)
 
 
 def _churning(*, seed: int, churn: float, **params: Any) -> Any:
@@ -295,7 +295,7 @@ def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list
         grown[series] = 100 * (other / one - 1)
         false = [value[f"{series}/flooding", at, "false_positives_per_event"] for at in (least, most)]
         wrong[series] = 100 * (false[1] / false[0] - 1) if false[0] else 0.0
-    held = all(grown[f"{method}/followed"] < grown[f"{BASELINE}/kept"] for method in PUBLISHED)
+    verdict = all(grown[f"{method}/followed"] < grown[f"{BASELINE}/kept"] for method in PUBLISHED)
     fewer = all(wrong[f"{method}/followed"] < wrong[f"{BASELINE}/kept"] for method in PUBLISHED)
     each = (
         f"{series.replace('/', ', ')} {grown[series]:+.1f} % of cost and {wrong[series]:+.1f} % of them"
@@ -305,13 +305,13 @@ def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list
     notes = [f"{change}: {'; '.join(each)}."]
     notes.append(
         "The paper: its own methods are more resilient to churn than OV-RTree, which degrades. By cost "
-        f"here: {'reproduced' if held else 'not reproduced'}; by false positives: "
+        f"here: {'reproduced' if verdict else 'not reproduced'}; by false positives: "
         f"{'reproduced' if fewer else 'not reproduced'}. New boxes enter the R-tree from the root."
     )
-    kept, followed = (value[f"direct/{policy}/flooding", most, COST] for policy in ("kept", "followed"))
+    static, followed = (value[f"direct/{policy}/flooding", most, COST] for policy in ("kept", "followed"))
     notes.append(
-        f"direct costs {followed:.2f} at {most:g} % with clusters that are computed again, and {kept:.2f} "
-        "with those of the start, where whoever comes enters the cluster that costs least."
+        f"direct costs {followed:.2f} at {most:g} % with clusters that are computed again, and {static:.2f} "
+        "with those of the start, where new subscriptions enter the cluster that costs least."
     )
     return notes
 

@@ -16,14 +16,14 @@ from narrowcast.lab.papers.tariq2012.histories import (
     SPECTRAL,
     FoundClusters,
     SeedHistories,
+    caption_of,
     fewer,
-    held,
     numbers_of,
     planner_of,
     points_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
 from narrowcast.lab.spectral.kmeans import kmeans
 from narrowcast.lab.spectral.quality import accuracy, balance, entropy
@@ -112,7 +112,7 @@ def _judge(
     return found
 
 
-def got(
+def deliveries(
     histories: SeedHistories, *, method: str, clusters: int, seed: int, history: int, per_peer: int, **_: Any
 ) -> Record:
     """Return the deliveries of unseen events to members of clusters."""
@@ -137,11 +137,11 @@ def _figure_1(study: Study) -> Outcome:
         found.add(f"{row['method']}/{row['workload']}", row["x"], numbers_of(row, QUALITY))
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "dimensions", "ideal")}
     grid = {"workload": ["zipf", "uniform"], "method": list(METHODS), "clusters": params["clusters"]}
-    sweep = Sweep(got, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
+    sweep = Sweep(deliveries, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
         found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, GOT))
     rows = found.rows() + _improvements(found, params)
-    charts = {"tariq2012-figure-1": (_records(rows), said_of(params, len(study.seeds)))}
+    charts = {"tariq2012-figure-1": (_records(rows), caption_of(params, len(study.seeds)))}
     notes = [*_quality_claims(found, params), *_claims(rows, found, params)]
     shown, beside = ([row for row in rows if (row.metric in BESIDE) == hidden] for hidden in (False, True))
     return Outcome(shown, charts, notes, beside)
@@ -217,7 +217,7 @@ def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     )
     almost = (
         "The paper: with M2 almost all subscriptions are in the right cluster with 20 coordinates. Here, "
-        f"with {enough}, the share is {text('accuracy', 'm2')}: {held(best >= 0.9)} by the best of them. "
+        f"with {enough}, the share is {text('accuracy', 'm2')}: {verdict(best >= 0.9)} by the best of them. "
         f"With M1 it is {text('accuracy', 'm1')}; the paper: not at its optimum."
     )
     spots = (
@@ -255,8 +255,8 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
         scaled = max(values[1], values[3]) >= (25 if law == "zipf" else 6)
         notes.append(
             f"The paper, {law} events: {plain} false positives than CK. Here, at the number of clusters that "
-            f"suits each best: {best(law)}; as published {held(yes)}, with coordinates of length 1 "
-            f"{held(scaled)}. Than OV by absolute overlap: "
+            f"suits each best: {best(law)}; as published {verdict(yes)}, with coordinates of length 1 "
+            f"{verdict(scaled)}. Than OV by absolute overlap: "
             f"{best(law, 'most_fewer_than_box-overlap_absolute_pct')}."
         )
     counts = params["clusters"]
@@ -268,7 +268,7 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
     notes.append(
         "The paper: RAssoc is better for Zipf events and NCut for uniform ones. Here RAssoc has fewer false "
         f"positives at {wins['zipf']} of {len(counts)} numbers of clusters with Zipf events, and at "
-        f"{wins['uniform']} with uniform ones: {held(wins['zipf'] > len(counts) / 2 > wins['uniform'])}."
+        f"{wins['uniform']} with uniform ones: {verdict(wins['zipf'] > len(counts) / 2 > wins['uniform'])}."
     )
     own = {law: [np.mean(fewer(found, f"{OWN}/{law}", f"centroid/{law}", n)) for n in counts]
            for law in ("zipf", "uniform")}  # fmt: skip

@@ -16,13 +16,13 @@ from narrowcast.lab.papers.tariq2012.histories import (
     SPECTRAL,
     FoundClusters,
     SeedHistories,
+    caption_of,
     fewer,
-    held,
     numbers_of,
     planner_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
 from narrowcast.lab.papers.tariq2012.quality import OWN
 from narrowcast.lab.spectral.hierarchy import embedded, tabled
@@ -245,8 +245,8 @@ def _figure_4(study: Study) -> Outcome:
         found.add(str(row["method"]), row["size"], numbers_of(row, METRICS))
     rows = found.rows(_printed(params)) + _less(found, params) + _improvements(found, params)
     beside = [row for row in rows if row.metric in BESIDE]
-    said = f"a: {said_of(params, len(study.seeds))}; b to f: {params['clusters']} clusters"
-    charts = {"tariq2012-figure-4": (_records(rows), said)}
+    caption = f"a: {caption_of(params, len(study.seeds))}; b to f: {params['clusters']} clusters"
+    charts = {"tariq2012-figure-4": (_records(rows), caption)}
     notes = [*_time_claims(found, params), *_claims(found, params)]
     return Outcome([row for row in rows if row.metric not in BESIDE], charts, notes, beside)
 
@@ -255,10 +255,10 @@ def _printed(params: dict[str, Any]) -> dict[tuple[str, float | None, str], floa
     """Return the paper's numbers for 32,000 subscriptions."""
     if size_note(_fixed(params)):
         return {}
-    said: dict[tuple[str, float | None, str], float] = {
+    printed: dict[tuple[str, float | None, str], float] = {
         (method, MANY, "seconds"): value for method, value in SECONDS.items()
     }
-    return said | {("ncut/plain", MANY, metric): value for metric, value in WORK.items()}
+    return printed | {("ncut/plain", MANY, metric): value for metric, value in WORK.items()}
 
 
 def _fixed(params: dict[str, Any]) -> dict[str, Any]:
@@ -286,10 +286,14 @@ def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
         series, levels = key.removesuffix("/levels"), int(x or 0)
         method, way, share = series.split("/")
         for than in (DENSE, CENTRAL):
-            said = LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
-            said = said if (way, than) == ("faithful", DENSE) else None
+            printed_value = (
+                LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
+            )
+            printed_value = printed_value if (way, than) == ("faithful", DENSE) else None
             name = f"{metric}_less_than_{than}_pct"
-            rows.append(ResultRow.of(key, x, name, _shorter(found, series, levels, than, metric), paper=said))
+            rows.append(
+                ResultRow.of(key, x, name, _shorter(found, series, levels, than, metric), paper=printed_value)
+            )
     return rows
 
 
@@ -357,9 +361,9 @@ def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         less = 100 * (1 - one["rassoc"] / one["ncut"])
         notes.append(
             "The paper: with one level RAssoc takes 18 % less time than NCut. By LAPACK here "
-            f"{one['rassoc']:.1f} and {one['ncut']:.1f} s: {held(less > 0)}. Only the coordinates that are "
-            f"wanted, from sparse similarities, take {ours['rassoc']:.2f} and {ours['ncut']:.2f} s: beside "
-            "that, delays are most of what a hierarchy takes."
+            f"{one['rassoc']:.1f} and {one['ncut']:.1f} s: {verdict(less > 0)}. Only the coordinates that "
+            f"are wanted, from sparse similarities, take {ours['rassoc']:.2f} and {ours['ncut']:.2f} s: "
+            "beside that, delays are most of what a hierarchy takes."
         )
     return notes
 
@@ -372,19 +376,19 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     def at(method: str, metric: str, size: int = last) -> float:
         return found.mean(method, size, metric)
 
-    took = {
+    elapsed = {
         name: f"{at('rassoc/plain', name):.1f} and {at('ncut/plain', name):.1f} s"
         for name in ("seconds", "seconds_on_one_core")
     }
     within = at("rassoc/plain", "seconds") <= 1.2 * SECONDS["rassoc/plain"]
     within &= at("ncut/plain", "seconds") <= SECONDS["ncut/plain"]
-    said = (
+    times_note = (
         "The paper: 32,000 subscriptions are in clusters in about 5 s by RAssoc and within 15 s by NCut. "
-        f"Here {last:,} take {took['seconds']}, delays and all k-means on one core among it: {held(within)}; "
-        f"everything on one core, without delays, {took['seconds_on_one_core']}. direct takes "
-        f"{at(OWN, 'seconds_on_one_core'):.1f} s on one core."
+        f"Here {last:,} take {elapsed['seconds']}, delays and all k-means on one core among it: "
+        f"{verdict(within)}; everything on one core, without delays, {elapsed['seconds_on_one_core']}. "
+        f"direct takes {at(OWN, 'seconds_on_one_core'):.1f} s on one core."
     )
-    notes = [said]
+    notes = [times_note]
     parts = [
         f"{method.partition('/')[0]} root {at(method, 'root_seconds', first):.2f} to "
         f"{at(method, 'root_seconds'):.2f} s, others {at(method, 'coordinator_seconds', first):.2f} to "
@@ -399,13 +403,13 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         for what in ("seconds", "bytes")
     }
     times = ", ".join(
-        f"by {what} {root:.2f} and {other:.2f} ({held(root > 1.2 * other)})"
+        f"by {what} {root:.2f} and {other:.2f} ({verdict(root > 1.2 * other)})"
         for what, (root, other) in grown.items()
     )
     notes.append(
         "The paper: the work of the root grows with subscriptions, and that of other coordinators does not. "
-        f"From {first:,} to {last:,}: {'; '.join(parts)} in the mean. With NCut root and others have so many "
-        f"times as much: {times}. Work of k-means is not among it; of bytes most are to members."
+        f"From {first:,} to {last:,}: {'; '.join(parts)} in the mean. With NCut root and others have this "
+        f"many times as much: {times}. Work of k-means is not among it; of bytes most are to members."
     )
     quality = {
         method: (at(method, "accuracy", first), at(method, "accuracy"))
@@ -415,8 +419,8 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     numbers = "; ".join(f"{method} {a:.2f} to {b:.2f}" for method, (a, b) in quality.items())
     notes.append(
         "The paper: with more subscriptions RAssoc gets better and NCut slightly worse. Accuracy here: "
-        f"{numbers}: {held(up > 0)} and {held(down < 0)}. The ideal clusters are by all events and cosine "
-        "similarity, of which no matrix need be made."
+        f"{numbers}: {verdict(up > 0)} and {verdict(down < 0)}. The ideal clusters are by all events and "
+        "cosine similarity, of which no matrix need be made."
     )
     than = {
         method: [float(np.mean(fewer(found, method, "centroid", size))) for size in sizes]
@@ -432,7 +436,7 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     )
     notes.append(
         "The paper: NCut has fewer false positives with a moderate number of subscriptions, RAssoc with "
-        f"many: {held(crosses)}. Per cent fewer than CK, for {' '.join(f'{n:,}' for n in sizes)}: "
+        f"many: {verdict(crosses)}. Per cent fewer than CK, for {' '.join(f'{n:,}' for n in sizes)}: "
         + "; ".join(f"{method} {listed(method)}" for method in CLUSTERED if method != "centroid")
         + f". With {last:,}, direct has clusters of at most {at(OWN, 'balance'):.2f} times the mean, CK of "
         f"{at('centroid', 'balance'):.2f}."

@@ -1,4 +1,4 @@
-"""Common parts of figures 3(k) and 3(l): the stream of a seed, the methods, and when clusters are computed."""
+"""Common parts of figures 3(k) and 3(l): the stream of a seed, the methods and the policies."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.f
     return inside
 
 
-def led(
+def run_method(
     stream: SubscriptionStream,
     *,
     seed: int,
@@ -212,10 +212,12 @@ def led(
     return load.windows()
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
     """Return the subtitle of a chart: sizes of the workload and number of seeds."""
-    said = f"{params['subscriptions']:,} peers, {params['clusters']} clusters, {params['events']:,} events, "
-    return f"{said}{seeds} {'seed' if seeds == 1 else 'seeds'}, all messages counted"
+    caption = (
+        f"{params['subscriptions']:,} peers, {params['clusters']} clusters, {params['events']:,} events, "
+    )
+    return f"{caption}{seeds} {'seed' if seeds == 1 else 'seeds'}, all messages counted"
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:

@@ -13,9 +13,9 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
     printed,
-    said_of,
     size_note,
 )
 from narrowcast.lab.sweep import Sweep
@@ -46,13 +46,16 @@ def hybrid_plan(interest: Interest, **chosen: Any) -> ChannelPlan:
     (2, 1)
     """
     wants, shape = interest.wants, interest.wants.shape
-    who, what = rows_of(wants), wants.indices
-    single = interest.audience()[what] == 1
+    reader, flow = rows_of(wants), wants.indices
+    single = interest.audience()[flow] == 1
     rest = Interest(
-        relation_of(who[~single], what[~single], shape), interest.rate, interest.subscribers, interest.flows
+        relation_of(reader[~single], flow[~single], shape),
+        interest.rate,
+        interest.subscribers,
+        interest.flows,
     )
     plan = planned(rest, **chosen)
-    direct = relation_of(who[single], what[single], shape)
+    direct = relation_of(reader[single], flow[single], shape)
     found = ChannelPlan(plan.carries, plan.listens, plan.parent, direct, interest.subscribers, interest.flows)
     found.validate(interest)
     return found
@@ -76,11 +79,11 @@ def _measured(
     plan = make(interest, method=method, groups=groups, sessions=sessions, seed=seed, sweeps=sweeps)
     cost = Filtering().score(interest, plan)
     # A group's message is delivered once to each member, a direct one only to its reader.
-    came = cost.terms["groups"] + cost.terms["direct"] / 2
+    received = cost.terms["groups"] + cost.terms["direct"] / 2
     copies = float(plan.rate_of_flows(interest) @ (np.asarray(plan.carries.sum(axis=1)) + _direct(plan)))
     return {
         METRIC: Filtering.share(cost, receivers(interest)),
-        "goodput_pct": 100 * wanted / came if came else 0.0,
+        "goodput_pct": 100 * wanted / received if received else 0.0,
         "copies_per_message": copies / sent if sent else 0.0,
     }
 
@@ -120,9 +123,11 @@ def _baselines(study: Study) -> Outcome:
             found.setdefault((series, name, n), []).append(value)
     paper = {("unicast", "copies_per_message"): 10.1, ("flooding", "goodput_pct"): 2.0}
     rows = [
-        ResultRow.of(series, n, name, values, paper=printed(study.params, said) if said else None)
+        ResultRow.of(
+            series, n, name, values, paper=printed(study.params, paper_value) if paper_value else None
+        )
         for (series, name, n), values in found.items()
-        for said in [paper.get((series, name))]
+        for paper_value in [paper.get((series, name))]
     ]
     rows.sort(key=lambda row: MEASURES.index(row.metric))
     fixed = {name: value for name, value in params.items() if name != "sweeps"}
@@ -130,8 +135,8 @@ def _baselines(study: Study) -> Outcome:
     for name in ("flows_pct", "messages_pct", "unicast_links"):
         some: Any = [row[name] for row in alone]
         rows.append(ResultRow.of("single-reader", None, name, some))
-    said = f"{said_of(params, len(study.seeds))}, alpha = beta = 1; black: what the paper prints"
-    return Outcome(rows, {"tock2005-baselines": (_bars(rows), said)}, [*_claims(rows), *size_note(params)])
+    caption = f"{caption_of(params, len(study.seeds))}, alpha = beta = 1; black: what the paper prints"
+    return Outcome(rows, {"tock2005-baselines": (_bars(rows), caption)}, [*_claims(rows), *size_note(params)])
 
 
 def _bars(rows: list[ResultRow]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
-from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, said_of, size_note, workload
+from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, caption_of, size_note, workload
 from narrowcast.model.relation import rows_of
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def _figure_4(study: Study) -> Outcome:
         "hottest_messages_per_second": float(interest.rate.max(initial=0)),
     }
     rows = [ResultRow.of("workload", None, name, [count]) for name, count in numbers.items()]
-    said = f"{said_of(study.params)}, seed {study.seeds[0]}; rates by the law {study.params['rates']}"
+    caption = f"{caption_of(study.params)}, seed {study.seeds[0]}; rates by the law {study.params['rates']}"
     note = (
         "As in the paper: wishes crowd at the hottest symbols of each market, and each user has two markets. "
         "The paper's axis reaches 1000 messages a second; its text does not say what later markets send."
     )
-    return Outcome(rows, {"tock2005-figure-4": (records, said)}, [note, *size_note(study.params)])
+    return Outcome(rows, {"tock2005-figure-4": (records, caption)}, [note, *size_note(study.params)])
 
 
-FIGURE_4 = Experiment("who wants what, and the message rates, as a picture", _figure_4, PAPER, SMALL)
+FIGURE_4 = Experiment("the interest matrix and the message rates, as a picture", _figure_4, PAPER, SMALL)

@@ -45,11 +45,11 @@ def _figure_5(study: Study) -> Outcome:
         curves[name] = fit_curve(list(each), [float(np.mean(values)) for values in each.values()])
         rows += _fits(name, [getattr(one, name) for one in found])
     rows.append(ResultRow.of("packets", None, "lost_pct", [_lost(one) for one in found]))
-    said = (
+    caption = (
         f"UDP multicast within this machine, two sessions in one group, messages of {found[0].message_bytes} "
     )
-    said += f"bytes, {len(found)} times {seconds:g} s"
-    return Outcome(rows, {"tock2005-figure-5": (_points(rows, curves), said)}, _claims(curves, found))
+    caption += f"bytes, {len(found)} times {seconds:g} s"
+    return Outcome(rows, {"tock2005-figure-5": (_points(rows, curves), caption)}, _claims(curves, found))
 
 
 def _fits(name: str, curves: list[CostCurve]) -> list[ResultRow]:
@@ -94,17 +94,17 @@ def _claims(curves: dict[str, CostCurve], found: list[Calibration]) -> list[str]
         f"and another receiver, and a ratio of {alpha.at(CHOSEN) / max(beta.at(CHOSEN), 1e-9):.1f}, not 1."
     )
     fits = [sum(getattr(one, name).r2 for one in found) / len(found) for name in ("alpha", "beta")]
-    held = "Reproduced" if min(alpha.r2, beta.r2) > FITS else "Not reproduced"
+    verdict = "Reproduced" if min(alpha.r2, beta.r2) > FITS else "Not reproduced"
     shape = (
         "The paper: c0 + c1 / h fits. Of the means over the seeds, "
         f"alpha(h) = {alpha.c0:.3f} + {alpha.c1:.2f} / h (R2 {alpha.r2:.3f}) and "
-        f"beta(h) = {beta.c0:.3f} + {beta.c1:.2f} / h (R2 {beta.r2:.3f}). {held}. "
+        f"beta(h) = {beta.c0:.3f} + {beta.c1:.2f} / h (R2 {beta.r2:.3f}). {verdict}. "
         f"Of single seeds R2 is {fits[0]:.2f} and {fits[1]:.2f} on average."
     )
     lost = sum(one.lost for one in found)
     sent = lost + sum(one.packets for one in found)
-    came = f"Of {sent:,} packets {lost:,} were lost; rates are of those that came."
-    return [paper, shape, f"{came} What else the machine does meanwhile is in the spread."]
+    loss = f"Of {sent:,} packets {lost:,} were lost; rates are of those that came."
+    return [paper, shape, f"{loss} What else the machine does meanwhile is in the spread."]
 
 
 FIGURE_5 = Experiment(

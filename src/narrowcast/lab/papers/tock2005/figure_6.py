@@ -10,8 +10,8 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
-    said_of,
     share_of,
     size_note,
 )
@@ -76,8 +76,8 @@ def _figure_6(study: Study) -> Outcome:
          "sessions": n, "share": share, "said": f"paper: {SAID[PRICES.index((a, b))]}"}
         for (name, a, b, n), share in value.items()
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; circles: no hierarchy; the paper's axes end at 0.5"
-    return Outcome(rows, {"tock2005-figure-6": (records, said)}, [*_claims(value), *size_note(params)])
+    caption = f"{caption_of(params, len(study.seeds))}; circles: no hierarchy; the paper's axes end at 0.5"
+    return Outcome(rows, {"tock2005-figure-6": (records, caption)}, [*_claims(value), *size_note(params)])
 
 
 def _order(groups: str) -> int:
@@ -134,14 +134,14 @@ def _won(value: dict[tuple[str, float, float, int], float], names: list[str], la
         before = value[middle, a, b, int(middle)]
         won.append((before - value[middle, a, b, last]) / (before - value[AS_SESSIONS, a, b, last]))
     parts = (f"{100 * part:.0f} % with {a:g} and {b:g}" for part, (a, b) in zip(won, PRICES, strict=True))
-    held = "Reproduced" if won[0] > won[1] > won[2] else "Not reproduced"
-    said = (
+    verdict = "Reproduced" if won[0] > won[1] > won[2] else "Not reproduced"
+    note = (
         "The paper: adding sessions is almost as effective as adding groups where beta is much larger than "
         "alpha, and less effective where it is smaller. Here, from "
         f"{middle} groups and as many sessions, {last:,} sessions alone win of what as many groups would: "
-        f"{', '.join(parts)} for alpha and beta. {held}."
+        f"{', '.join(parts)} for alpha and beta. {verdict}."
     )
-    return [said]
+    return [note]
 
 
 FIGURE_6 = Experiment(

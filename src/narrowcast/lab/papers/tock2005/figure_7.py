@@ -9,9 +9,9 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
     printed,
-    said_of,
     share_of,
     size_note,
 )
@@ -69,14 +69,14 @@ def _figure_7(study: Study) -> Outcome:
          "share": row.measured, "low": row.measured - row.spread, "high": row.measured + row.spread}
         for (name, groups, n), row in zip(keys, rows, strict=True)
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}, alpha = beta = 1"
+    caption = f"{caption_of(params, len(study.seeds))}, alpha = beta = 1"
     if printed(params, 1) is not None and any(groups == GROUPS for _, groups, _ in keys):
         records.append({"kind": "axis", "groups": GROUPS, "low": AXIS[0], "high": AXIS[1]})
-        said += "; grey: the paper's axis"
+        caption += "; grey: the paper's axis"
     value = {at: row.measured for at, row in zip(keys, rows, strict=True)}
     notes = [each for groups in sorted({at[1] for at in keys}) for each in _claims(value, groups)]
     none = "The paper prints curves and no numbers, so there are none to hold ours against."
-    return Outcome(rows, {"tock2005-figure-7": (records, said)}, [*notes, none, *size_note(params)])
+    return Outcome(rows, {"tock2005-figure-7": (records, caption)}, [*notes, none, *size_note(params)])
 
 
 def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
@@ -90,7 +90,7 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
         some = [value[name, groups, n] for name in METHODS]
         apart[n] = 100 * (max(some) / min(some) - 1) if min(some) > 0 else 0.0
 
-    def held(yes: bool) -> str:
+    def verdict(yes: bool) -> str:
         return "reproduced" if yes else "not reproduced"
 
     own = [value[OWN, groups, n] for n in sessions]
@@ -100,16 +100,16 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
     one = ", where a group is a session and SF, GF and IT are one method" * (sessions[0] == groups)
     alike = (
         f"With {groups} groups. The paper: hardly any difference with few sessions. Here the worst of the "
-        f"four is above the best by {few}{one}: {held(max(apart.values()) < ALIKE)}."
+        f"four is above the best by {few}{one}: {verdict(max(apart.values()) < ALIKE)}."
     )
     clear = (
         "The paper: GF has a clear advantage over SF with many sessions. Here "
-        f"{gf:.3f} and {sf:.3f} at {many:,}: {held(sf - gf > 0.05 * gf)}."
+        f"{gf:.3f} and {sf:.3f} at {many:,}: {verdict(sf - gf > 0.05 * gf)}."
     )
     best = (
         f"The paper: IT and RRA are best. Here IT has {it:.3f} and RRA {rra:.3f}, GF {gf:.3f}: "
-        f"{held(max(it, rra) <= min(sf, gf))}. Minor differences between the two: RRA is "
-        f"{100 * (rra / it - 1):+.1f} % off IT at {many:,} sessions, {held(abs(rra / it - 1) < 0.02)}."
+        f"{verdict(max(it, rra) <= min(sf, gf))}. Minor differences between the two: RRA is "
+        f"{100 * (rra / it - 1):+.1f} % off IT at {many:,} sessions, {verdict(abs(rra / it - 1) < 0.02)}."
     )
     ours = (
         f"joint, our own, is {min(less):.1f} to {max(less):.1f} % below the best of the four; at {many:,} "

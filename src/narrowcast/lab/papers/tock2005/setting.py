@@ -77,7 +77,7 @@ def size_note(params: Mapping[str, Any]) -> list[str]:
     return ["The workload here is not of the paper's size: its numbers and curves are of another one."]
 
 
-def said_of(params: Mapping[str, Any], seeds: int = 0) -> str:
+def caption_of(params: Mapping[str, Any], seeds: int = 0) -> str:
     """Return the subtitle of a chart: sizes of the workload and number of seeds."""
-    said = f"{params['flows']:,} flows of {params['markets']} markets, {params['users']:,} users"
-    return said + (f", {seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "")
+    caption = f"{params['flows']:,} flows of {params['markets']} markets, {params['users']:,} users"
+    return caption + (f", {seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "")

@@ -57,8 +57,8 @@ def _workload(study: Study) -> Outcome:
     for (series, metric), paper in NUMBERS.items():
         law = series.partition("/")[2] or "zipf"
         values: list[Any] = [row[metric] for row in found if row["law"] == law]
-        said = None if paper is None else printed(params, paper)
-        rows.append(ResultRow.of(series, None, metric, values, paper=said))
+        printed_value = None if paper is None else printed(params, paper)
+        rows.append(ResultRow.of(series, None, metric, values, paper=printed_value))
     value = {(row.series, row.metric): row for row in rows}
     return Outcome(rows, notes=[*_claims(value), *size_note(params)])
 
