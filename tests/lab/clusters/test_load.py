@@ -17,11 +17,11 @@ from narrowcast.lab.clusters import (
     VARIANTS,
     ClusteredSubscriptions,
     ClusteringMethod,
+    ClusteringTask,
     ClusterMembers,
     ClusterTraffic,
     ClusterTrees,
     DriftWatch,
-    Due,
     EventDelivery,
     Policy,
     SubscriptionStream,
@@ -259,11 +259,11 @@ def test_places_by_boxes() -> None:
 def test_the_watch_looks_again_as_events_come() -> None:
     watch = DriftWatch(Policy(history=400, drift=0.5, stretch=100), 1000)
     assert [watch.seen(1100 + 100 * i, 10.0).events for i in range(3)] == [0, 0, 0]
-    assert watch.seen(1400, 15.1) == Due(100)
+    assert watch.seen(1400, 15.1) == ClusteringTask(100)
     assert [watch.seen(1500 + 100 * i, 8.0).events for i in range(5)] == [200, 0, 400, 0, 0]
     # In the midst of it events change once more: what came before is left out.
-    assert watch.seen(2000, 20.0) == Due(100)
-    assert watch.seen(2100, 20.0) == Due(200)
+    assert watch.seen(2000, 20.0) == ClusteringTask(100)
+    assert watch.seen(2100, 20.0) == ClusteringTask(200)
     period = DriftWatch(Policy(history=500, drift=None, period=250, stretch=100), 0)
     assert [period.seen(100 * i, 1.0).events for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
     assert [DriftWatch(Policy(drift=None), 0).seen(100 * i, float(i)).events for i in range(1, 5)] == [0] * 4

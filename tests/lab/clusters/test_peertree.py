@@ -15,10 +15,10 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import grown
 from narrowcast.lab.clusters import (
     VARIANTS,
-    Branched,
     ClusteringMethod,
     ClusterTraffic,
     Load,
+    RTreeClusters,
     SubscriptionStream,
 )
 from support.clusters import drawn, load
@@ -31,7 +31,7 @@ def rooted(stream: SubscriptionStream, **given: Any) -> Load:
     return replace(run, method=replace(run.method, options={}))
 
 
-def walked(trees: Branched, point: float, wants: set[int], variant: str) -> set[int]:
+def walked(trees: RTreeClusters, point: float, wants: set[int], variant: str) -> set[int]:
     """Return the members that get an event: those who lead a node on its way, and in leaves the others."""
     found = {int(trees.head[-1])}
     for node in range(len(trees.head)):
@@ -50,7 +50,7 @@ def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None
     lo, hi = stream.sides
     for step in rooted(stream).steps():
         trees, traffic = step.trees, step.traffic
-        assert isinstance(trees, Branched)
+        assert isinstance(trees, RTreeClusters)
         there = np.flatnonzero(stream.there(step.start))
         assert (trees.peer[trees.member[there]] == stream.peers[there]).all()
         assert (np.delete(trees.member, there) < 0).all()

@@ -8,19 +8,19 @@ an R-tree, `traffic` adds up messages, and `load` runs the simulation.
 
 from __future__ import annotations
 
-from narrowcast.lab.clusters.branched import Branched
+from narrowcast.lab.clusters.branched import RTreeClusters
 from narrowcast.lab.clusters.load import Load, LoadStep, Window
 from narrowcast.lab.clusters.members import ClusterMembers
 from narrowcast.lab.clusters.method import (
     METHODS,
     ClusteredSubscriptions,
     ClusteringMethod,
-    Computed,
-    Refreshed,
+    ComputedClusters,
+    RefreshedClusters,
 )
 from narrowcast.lab.clusters.nice import Nice, NiceUpkeep
 from narrowcast.lab.clusters.peertree import PeerTree
-from narrowcast.lab.clusters.policy import DriftWatch, Due, Policy
+from narrowcast.lab.clusters.policy import ClusteringTask, DriftWatch, Policy
 from narrowcast.lab.clusters.stream import SubscriptionStream, lives
 from narrowcast.lab.clusters.traffic import VARIANTS, ClusterTraffic, EventDelivery, Variant
 from narrowcast.lab.clusters.trees import ClusterTrees
@@ -28,15 +28,14 @@ from narrowcast.lab.clusters.trees import ClusterTrees
 __all__ = [
     "METHODS",
     "VARIANTS",
-    "Branched",
     "ClusterMembers",
     "ClusterTraffic",
     "ClusterTrees",
     "ClusteredSubscriptions",
     "ClusteringMethod",
-    "Computed",
+    "ClusteringTask",
+    "ComputedClusters",
     "DriftWatch",
-    "Due",
     "EventDelivery",
     "Load",
     "LoadStep",
@@ -44,7 +43,8 @@ __all__ = [
     "NiceUpkeep",
     "PeerTree",
     "Policy",
-    "Refreshed",
+    "RTreeClusters",
+    "RefreshedClusters",
     "SubscriptionStream",
     "Variant",
     "Window",

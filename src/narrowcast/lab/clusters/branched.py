@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Branched"]
+__all__ = ["RTreeClusters"]
 
 
 @dataclass(frozen=True, eq=False)
-class Branched(ClusterTrees):
+class RTreeClusters(ClusterTrees):
     """One R-tree of all members, whose leaves are the clusters; events are routed by boxes only.
 
     An event is handed to the peer that leads the root, and goes from each node to the leaders of all nodes
@@ -47,7 +47,7 @@ class Branched(ClusterTrees):
     >>> lo, hi = np.array([[0.0], [8.0], [1.0], [7.0]]), np.array([[1.0], [9.0], [3.0], [9.0]])
     >>> tree = BoxTree(lo, hi, capacity=2)
     >>> tree.insert(range(4))
-    >>> found = Branched.of(tree.branches(), np.arange(4), lo, hi)
+    >>> found = RTreeClusters.of(tree.branches(), np.arange(4), lo, hi)
     >>> found.parent.tolist()  # of box 0, which leads the root, 2, 1 and 3
     [-1, 0, 0, 2]
     >>> points = np.array([[2.0], [5.0]])  # box 2 contains the first, no box the second
@@ -61,7 +61,7 @@ class Branched(ClusterTrees):
     high: Doubles
 
     @classmethod
-    def of(cls, branches: Branches, peers: Ints, lo: Doubles, hi: Doubles) -> Branched:
+    def of(cls, branches: Branches, peers: Ints, lo: Doubles, hi: Doubles) -> RTreeClusters:
         """Return the members of a tree.
 
         Parameters

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.clusters.method import ClusteringMethod, Computed
+    from narrowcast.lab.clusters.method import ClusteringMethod, ComputedClusters
     from narrowcast.lab.clusters.stream import SubscriptionStream
     from narrowcast.lab.clusters.trees import ClusterTrees
     from narrowcast.model.interest import Interest
@@ -85,7 +85,7 @@ class Load:
     clusters; clusters are computed, if the policy says so, and installed, or coordinates are refreshed; peers
     join the clusters of their subscriptions, and leave clusters without one.
 
-    An R-tree (`r-tree`, unless it is packed) is an overlay of its own: see `PeerTree` and `Branched`. An
+    An R-tree (`r-tree`, unless it is packed) is an overlay of its own: see `PeerTree` and `RTreeClusters`. An
     event is handed to its root, and all messages from there on are counted. Clusters are never computed.
 
     Parameters
@@ -159,7 +159,7 @@ class Load:
 
     def steps(self) -> Iterator[LoadStep]:
         """Yield the runs of events between changes."""
-        stream, run = self.stream, _Rooted(self) if self.method.rooted else _Run(self)
+        stream, run = self.stream, _RTreeRun(self) if self.method.rooted else _ClusterRun(self)
         since = ClusterTraffic()
         for start, stop in self._bounds():
             control = run.changed(start)
@@ -182,7 +182,7 @@ class Load:
         return list(zip(found[:-1].tolist(), found[1:].tolist(), strict=True))
 
 
-class _Run:
+class _ClusterRun:
     """The state of a simulation."""
 
     def __init__(self, load: Load) -> None:
@@ -200,7 +200,7 @@ class _Run:
         """The trees that deliver events now."""
         return self.members.trees
 
-    def _compute(self, there: Ints, at: int, events: int) -> Computed:
+    def _compute(self, there: Ints, at: int, events: int) -> ComputedClusters:
         """Return clusters computed from a number of events before `at`."""
         return self.load.method.compute(self.stream, there, max(0, at - events), at)
 
@@ -284,7 +284,7 @@ class _Run:
         return found
 
 
-class _Rooted:
+class _RTreeRun:
     """The state of a simulation over an R-tree."""
 
     def __init__(self, load: Load) -> None:

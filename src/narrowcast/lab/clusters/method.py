@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["METHODS", "ClusteredSubscriptions", "ClusteringMethod", "Computed", "Refreshed"]
+__all__ = ["METHODS", "ClusteredSubscriptions", "ClusteringMethod", "ComputedClusters", "RefreshedClusters"]
 
 #: Planners that cluster subscribers, and whether they need boxes.
 METHODS = {name: PLANNERS[name].capabilities.boxes for name in planners(clusters="subscribers")}
@@ -84,7 +84,7 @@ class ClusteringMethod:
         """Whether peers are in an R-tree, which changes only as subscriptions come and leave."""
         return self.name == "r-tree" and self.options.get("packing", "inserted") == "inserted"
 
-    def compute(self, stream: SubscriptionStream, there: Ints, start: int, stop: int) -> Computed:
+    def compute(self, stream: SubscriptionStream, there: Ints, start: int, stop: int) -> ComputedClusters:
         """Return clusters of some subscriptions, computed from some events.
 
         Parameters
@@ -106,11 +106,11 @@ class ClusteringMethod:
             takes["boxes"] = tuple(each[there] for each in stream.boxes)
         interest = Interest(stream.history(there, start, stop))
         planner: Any = PLANNERS[self.name](**takes).fit(interest)
-        return Computed(self, planner, interest, there, start, stop)
+        return ComputedClusters(self, planner, interest, there, start, stop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Computed:
+class ComputedClusters:
     """Clusters as computed by a planner.
 
     Parameters
@@ -156,7 +156,7 @@ class Computed:
             return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
         return answers + bytes_of_histories(self.interest.wants)
 
-    def refresh(self, stream: SubscriptionStream, start: int, stop: int) -> Refreshed:
+    def refresh(self, stream: SubscriptionStream, start: int, stop: int) -> RefreshedClusters:
         """Assign the same subscriptions by newer events to the existing centres, without computing clusters.
 
         Members send newer histories to their coordinators and get their coordinates; centres and projections
@@ -175,10 +175,10 @@ class Computed:
         planner = copy(self.planner).refresh(interest)
         label = np.asarray(planner.plan_.listens.indices, np.int64)
         if not self.method.organised:
-            return Refreshed(label, interest, self.messages, self.bytes)
+            return RefreshedClusters(label, interest, self.messages, self.bytes)
         kinds = _TABLE if isinstance(planner.embedding_, CoordinateTable) else _WITHIN
         sent = planner.traffic_.total(lambda step: step.what in kinds)
-        return Refreshed(label, interest, int(sent.messages), int(sent.bytes))
+        return RefreshedClusters(label, interest, int(sent.messages), int(sent.bytes))
 
     def centres(self) -> tuple[Doubles, Doubles]:
         """Return the centres of clusters, and the coordinates of each subscription; NaN for one without."""
@@ -194,7 +194,7 @@ class Computed:
         total = np.stack([np.bincount(label, column, len(count)) for column in own[some].T], axis=1)
         return total[count > 0] / count[count > 0, None], own
 
-    def differs(self, before: Computed, threshold: float) -> bool:
+    def differs(self, before: ComputedClusters, threshold: float) -> bool:
         """Return whether clusters differ enough from earlier ones to be installed (section 5).
 
         Parameters
@@ -214,7 +214,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refreshed:
+class RefreshedClusters:
     """Assignment of subscriptions after a refresh of coordinates.
 
     Parameters
@@ -255,24 +255,24 @@ class ClusteredSubscriptions:
     True
     """
 
-    def __init__(self, stream: SubscriptionStream, computed: Computed) -> None:
+    def __init__(self, stream: SubscriptionStream, computed: ComputedClusters) -> None:
         self.stream = stream
         #: For each subscription its cluster, -1 for an inactive one.
         self.label = np.full(stream.n_subscriptions, -1)
         self.install(computed)
 
-    def install(self, computed: Computed) -> None:
+    def install(self, computed: ComputedClusters) -> None:
         """Use new clusters, numbered such that as few subscriptions as possible change their number."""
         self.number = self._numbers(computed)
         self.label, self.computed = self.numbered(computed), computed
 
-    def numbered(self, computed: Computed) -> Ints:
+    def numbered(self, computed: ComputedClusters) -> Ints:
         """Return for each subscription its cluster if new clusters were installed."""
         found = np.full(len(self.label), -1)
         found[computed.there] = self._numbers(computed)[computed.label]
         return found
 
-    def _numbers(self, computed: Computed) -> Ints:
+    def _numbers(self, computed: ComputedClusters) -> Ints:
         """Return the number in use for each new cluster."""
         new = np.full(len(self.label), -1)
         new[computed.there] = computed.label
@@ -284,7 +284,7 @@ class ClusteredSubscriptions:
         planner, there = self.computed.planner, self.computed.there
         return getattr(planner, "embedding_", None) is not None and bool((self.label[there] >= 0).all())
 
-    def renewed(self, refreshed: Refreshed) -> Ints:
+    def renewed(self, refreshed: RefreshedClusters) -> Ints:
         """Return for each subscription its cluster by refreshed coordinates; later subscriptions stay."""
         found = self.label.copy()
         found[self.computed.there] = self.number[refreshed.label]

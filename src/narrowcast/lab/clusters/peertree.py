@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import grown
-from narrowcast.lab.clusters.branched import Branched
+from narrowcast.lab.clusters.branched import RTreeClusters
 from narrowcast.lab.clusters.traffic import ClusterTraffic, EventDelivery
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class PeerTree:
         self._branch()
 
     @property
-    def trees(self) -> Branched:
+    def trees(self) -> RTreeClusters:
         """The current tree; the same object until a subscription comes or leaves."""
         return self._trees
 
@@ -89,4 +89,4 @@ class PeerTree:
     def _branch(self) -> None:
         """Update the members from the tree."""
         assert self.stream.sides is not None
-        self._trees = Branched.of(self.tree.branches(), self.stream.peers, *self.stream.sides)
+        self._trees = RTreeClusters.of(self.tree.branches(), self.stream.peers, *self.stream.sides)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from narrowcast.errors import ParameterError
 from narrowcast.validation import check_whole
 
-__all__ = ["DriftWatch", "Due", "Policy"]
+__all__ = ["ClusteringTask", "DriftWatch", "Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Policy:
         return self.horizon is None or (before - after) * self.horizon > moves * self.move
 
 
-class Due(NamedTuple):
+class ClusteringTask(NamedTuple):
     """What to do now.
 
     Parameters
@@ -130,7 +130,7 @@ class DriftWatch:
         #: The first event after the last drift, while there are fewer than the whole history since then.
         self._changed, self._next = start, 0
 
-    def seen(self, at: int, wrong: float, *, able: bool = False) -> Due:
+    def seen(self, at: int, wrong: float, *, able: bool = False) -> ClusteringTask:
         """Record a stretch that ends at an event, and its false positives per event; return what to do.
 
         Parameters
@@ -146,14 +146,14 @@ class DriftWatch:
             events = self._events_since_drift(at)
         if events and not (little and able):
             self._last, self._usual, self._lately = at, -1.0, -1.0
-            return Due(events)
+            return ClusteringTask(events)
         if self._usual < 0:
             self._usual = wrong
         if little:
             self._lately = -1.0
         elif self._lately < 0:
             self._lately = wrong
-        return Due(events, refresh=little)
+        return ClusteringTask(events, refresh=little)
 
     def _decided(self, at: int, wrong: float) -> int:
         policy, stretch = self.policy, self.policy.stretch

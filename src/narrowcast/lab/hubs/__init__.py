@@ -14,8 +14,8 @@ events.
 
 from __future__ import annotations
 
-from narrowcast.lab.hubs.balance import Balanced, balance
-from narrowcast.lab.hubs.churn import HubChurn, Registered, churn, register
+from narrowcast.lab.hubs.balance import BalanceResult, balance
+from narrowcast.lab.hubs.churn import HubChurn, RegistrationCost, churn, register
 from narrowcast.lab.hubs.drtree import DRTree
 from narrowcast.lab.hubs.evolution import TreeState, evolve
 from narrowcast.lab.hubs.links import Links, drawn
@@ -31,7 +31,7 @@ from narrowcast.lab.hubs.work import imbalance
 
 __all__ = [
     "SYSTEMS",
-    "Balanced",
+    "BalanceResult",
     "DRTree",
     "Delays",
     "HubChurn",
@@ -40,7 +40,7 @@ __all__ = [
     "Links",
     "Loads",
     "MachineRings",
-    "Registered",
+    "RegistrationCost",
     "Replicas",
     "Stretches",
     "Toll",

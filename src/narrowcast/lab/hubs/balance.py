@@ -30,7 +30,7 @@ QUIET = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Balanced:
+class BalanceResult:
     """The state after balancing, and its cost.
 
     Parameters
@@ -52,7 +52,7 @@ class Balanced:
 
 def balance(
     stretches: Stretches, at: Ints, *, kappa: float = 10.0, rounds: int = 60, seed: int = 0
-) -> Balanced:
+) -> BalanceResult:
     """Relieve machines with more than `kappa` times the mean load by machines with little load.
 
     In each round every machine asks some others, drawn at random, for the number of segments they store and
@@ -94,7 +94,7 @@ def balance(
         made = _round(stretches, loads_of(stretches, at), at, asked, kappa)
         quiet = quiet + 1 if made[1] == 0 else 0
         stretches, moves, moving = made[0], moves + made[1], moving + made[2]
-    return Balanced(stretches, done, moves, sampling, moving)
+    return BalanceResult(stretches, done, moves, sampling, moving)
 
 
 def _round(

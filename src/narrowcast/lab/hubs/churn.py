@@ -168,7 +168,7 @@ def _mean_hops(links: Links, rng: np.random.Generator) -> float:
     return _total_hops(links, 1000, rng) / 1000
 
 
-class Registered(NamedTuple):
+class RegistrationCost(NamedTuple):
     """The cost of adding filters, and of removing them again; and the number of their pieces."""
 
     insertion: Toll
@@ -183,7 +183,7 @@ def register(
     links: Links,
     *,
     seed: int = 0,
-) -> Registered:
+) -> RegistrationCost:
     """Add filters to existing trees, and remove them again.
 
     A filter goes to one tree, at random among those whose attribute it bounds, or else to the first. It is
@@ -230,6 +230,6 @@ def register(
         # A drawn filter represents several equal ones: after the first of them nothing is new.
         told += float(beyond.sum())
     handed = Toll(pieces, SEGMENT * pieces)
-    return Registered(
+    return RegistrationCost(
         Toll.control(looked_up + told) + handed, Toll.control(pieces + told), pieces / (new.weight.sum() or 1)
     )

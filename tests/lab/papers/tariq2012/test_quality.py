@@ -10,7 +10,7 @@ import pytest
 
 from narrowcast.lab.papers.tariq2012.histories import FALSE, METHODS, PAPER, SPECTRAL, SeedHistories, fewer
 from narrowcast.lab.papers.tariq2012.histories import FoundClusters as Numbers
-from narrowcast.lab.papers.tariq2012.quality import Judged, _improvements, deliveries
+from narrowcast.lab.papers.tariq2012.quality import JudgedHistories, _improvements, deliveries
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import document, refusal
 
@@ -105,7 +105,9 @@ def test_false_positives_one_by_one(histories: SeedHistories, per_peer: int) -> 
 
 
 def test_the_ideal_clusters_are_ideal() -> None:
-    judged = Judged.make(seed=1, ideal=3, workload="m2", **(PAPER | {"subscriptions": 60, "learn": 200}))
+    judged = JudgedHistories.make(
+        seed=1, ideal=3, workload="m2", **(PAPER | {"subscriptions": 60, "learn": 200})
+    )
     label = judged.ideal[judged.histories.known()]
     assert judged.quality(label) == {"entropy": 0.0, "accuracy": 1.0}
     worse = judged.quality(np.random.default_rng(0).permutation(label))

@@ -14,7 +14,7 @@ from narrowcast.lab.papers.tariq2012.scaling import (
     DELAYS,
     FIGURE_4,
     MANY,
-    Many,
+    ManyHistories,
     _cluster,
     _load,
     _printed,
@@ -139,7 +139,7 @@ def test_what_is_sent_to_the_root_is_its_load() -> None:
 def test_many_subscriptions() -> None:
     given: Any = {"clusters": 50, "dimensions": 50}
     for seed in (231, 232):
-        many = Many.make(seed=seed, size=MANY, **given, **PAPER)
+        many = ManyHistories.make(seed=seed, size=MANY, **given, **PAPER)
         row: dict[str, Any] = {
             method: _cluster(
                 many, method=method, size=MANY, seed=seed, history=20, members=500, share=0.25, **given

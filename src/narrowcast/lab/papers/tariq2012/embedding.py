@@ -24,7 +24,7 @@ from narrowcast.lab.papers.tariq2012.histories import (
     space_of,
     verdict,
 )
-from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, Judged
+from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, JudgedHistories
 from narrowcast.lab.spectral import merging
 from narrowcast.lab.spectral.fidelity import apart, neighbourhood, stress
 from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
@@ -128,8 +128,8 @@ def _hierarchies(landmarks: list[float], levels: list[int]) -> Iterator[tuple[st
 
 
 def _judge(
-    judged: Judged, *, method: str, clustering: str, seed: int, history: int, dimensions: int, ideal: int,
-    landmarks: list[float], levels: list[int], **_: Any
+    judged: JudgedHistories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
+    ideal: int, landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
     """Return the similarity of the clusters of groups to ideal ones along landmarks and levels."""
     rows, space = judged.histories.rows(history), space_of(method, dimensions)
@@ -154,7 +154,7 @@ def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) ->
     deliveries = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
     found: list[Record] = [{"workload": "zipf", **deliveries}]
     for workload in JUDGED:
-        judged = Judged.make(seed=seed, workload=workload, ideal=ideal, **given)
+        judged = JudgedHistories.make(seed=seed, workload=workload, ideal=ideal, **given)
         found.append({"workload": workload, **judged.own(ideal, seed=seed, history=history)})
     return found
 
@@ -172,7 +172,7 @@ def _figure_3(study: Study) -> Outcome:
     grid = {"workload": ["zipf"], "method": list(SPECTRAL), "clustering": list(CLUSTERINGS)}
     sweeps = [Sweep(_merge, grid, study.seeds, params, setup=SeedHistories.make, by=["workload"])]
     grid = {**grid, "workload": list(JUDGED)}
-    sweeps.append(Sweep(_judge, grid, study.seeds, params, setup=Judged.make, by=["workload"]))
+    sweeps.append(Sweep(_judge, grid, study.seeds, params, setup=JudgedHistories.make, by=["workload"]))
     for sweep in sweeps:
         for row in study.run(sweep).rows:
             series = f"{row['method']}/{row['clustering']}/{row['workload']}/{row['axis']}"

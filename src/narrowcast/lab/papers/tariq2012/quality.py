@@ -59,7 +59,7 @@ BESIDE = ("entropy_of_hotspots", f"{FALSE}_and_peer", "balance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class JudgedHistories:
     """Histories, and their ideal clusters."""
 
     histories: SeedHistories
@@ -83,7 +83,7 @@ class Judged:
 
 
 def _judge(
-    judged: Judged,
+    judged: JudgedHistories,
     *,
     workload: str,
     method: str,
@@ -132,7 +132,7 @@ def _figure_1(study: Study) -> Outcome:
     found = FoundClusters()
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "per_peer")}
     grid: dict[str, Any] = {"workload": ["m1", "m2"], "method": [*SPECTRAL, OWN]}
-    sweep = Sweep(_judge, grid, study.seeds, fixed, setup=Judged.make, by=["workload"])
+    sweep = Sweep(_judge, grid, study.seeds, fixed, setup=JudgedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
         found.add(f"{row['method']}/{row['workload']}", row["x"], numbers_of(row, QUALITY))
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "dimensions", "ideal")}

@@ -160,7 +160,7 @@ def _time(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Many:
+class ManyHistories:
     """Histories of many subscriptions, and their ideal clusters from all events."""
 
     histories: SeedHistories
@@ -178,7 +178,7 @@ class Many:
 
 
 def _cluster(
-    many: Many, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
+    many: ManyHistories, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
     members: int, share: float, **_: Any
 ) -> Record:  # fmt: skip
     """Return the time of clustering, the work of coordinators, and the quality of clusters."""
@@ -241,7 +241,9 @@ def _figure_4(study: Study) -> Outcome:
         series = f"{row['method']}/{row['kind']}" + (f"/{row['share']}" if row["share"] else "")
         found.add(f"{series}/levels", row["x"], numbers_of(row, ("seconds", "work_seconds")))
     grid = {"size": params["sizes"], "method": list(CLUSTERED)}
-    for row in study.run(Sweep(_cluster, grid, study.seeds, fixed, setup=Many.make, by=["size"])).rows:
+    for row in study.run(
+        Sweep(_cluster, grid, study.seeds, fixed, setup=ManyHistories.make, by=["size"])
+    ).rows:
         found.add(str(row["method"]), row["size"], numbers_of(row, METRICS))
     rows = found.rows(_printed(params)) + _less(found, params) + _improvements(found, params)
     beside = [row for row in rows if row.metric in BESIDE]
