@@ -1,4 +1,4 @@
-"""Clusters that follow the load: everybody gets what they want, and every message is counted."""
+"""Clusters under load: all wanted events are delivered, and every message is counted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_everybody_gets_what_they_want(name: str, seed: int, peers: int | None) 
         for variant in VARIANTS:
             fast = trees.gets(event, which, len(wanted), variant)
             assert [set(np.flatnonzero(row).tolist()) for row in fast] == gets[variant]
-            assert fast[event, trees.member[which]].all()  # nobody is left out
+            assert fast[event, trees.member[which]].all()  # no member is left out
             found = traffic.delivery(variant)
             assert found.receptions == sum(map(len, gets[variant]))
             assert found.reached == sum(len({int(trees.peer[m]) for m in each}) for each in gets[variant])
@@ -132,7 +132,7 @@ def test_counts_add_up() -> None:
 
 
 def test_heartbeats() -> None:
-    """With nobody who comes or goes they only hang on sizes: so many for each interval."""
+    """Without churn heartbeats depend only on sizes: a fixed number per interval."""
     stream = drawn(1, n=30, churn=0.0)
     still = Policy(drift=None)
     run = replace(load(stream, policy=still), heartbeat=45)
@@ -251,9 +251,9 @@ def test_places_by_boxes() -> None:
     assert nearest_centre(boxes, label, np.array([2, 3])).tolist() == [3, 7]
     # The first makes cluster 3 larger, so that the second fits it better.
     assert grown_least(boxes, label, np.array([2, 3])).tolist() == [3, 3]
-    nobody = np.full(4, -1)
-    assert nearest_centre(boxes, nobody, np.array([0])).tolist() == [0]
-    assert grown_least(boxes, nobody, np.array([0])).tolist() == [0]
+    empty = np.full(4, -1)
+    assert nearest_centre(boxes, empty, np.array([0])).tolist() == [0]
+    assert grown_least(boxes, empty, np.array([0])).tolist() == [0]
 
 
 def test_the_watch_looks_again_as_events_come() -> None:
@@ -306,7 +306,7 @@ def test_bad_input(make: Callable[[], Any], parameter: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_and_nobody_left(name: str) -> None:
-    """Events that match nobody, and a time when nobody is there: it goes on."""
+    """Events without matches, and a time without active subscriptions, are no error."""
     boxes = np.zeros((4, 1)), np.ones((4, 1))
     silent = load(SubscriptionStream(np.zeros((90, 4)), boxes=boxes), name, policy=Policy(drift=None)).total()
     assert silent.matches == silent.flooding.receptions == 0

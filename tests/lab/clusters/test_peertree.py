@@ -1,4 +1,4 @@
-"""An R-tree that peers keep: everybody gets what they want, and every message is counted."""
+"""An R-tree of peers: all wanted events are delivered, and every message is counted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None
             of = there[trees.cluster[trees.member[there]] == node]
             assert (trees.low[node], trees.high[node]) == (lo[of].min(axis=0), hi[of].max(axis=0))
         assert (trees.low[-1], trees.high[-1]) == (lo[there].min(axis=0), hi[there].max(axis=0))
-        # One tree, in which everybody hears from the one who leads the root, at last.
+        # One tree, in which the leader of the root reaches all members.
         assert np.flatnonzero(trees.parent < 0).tolist() == [int(trees.head[-1])]
         above = np.arange(trees.n_members)
         for _ in range(len(trees.head)):
@@ -72,8 +72,8 @@ def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None
             want = [walked(trees, x, who, variant) for x, who in zip(points[:, 0], wants, strict=True)]
             fast = trees.gets(event, which, len(wanted), variant, points)
             assert [set(np.flatnonzero(row).tolist()) for row in fast] == want
-            assert fast[event, trees.member[which]].all()  # nobody is left out
-            # Whoever gets an event gets it from somebody who has it.
+            assert fast[event, trees.member[which]].all()  # no member is left out
+            # The sender of an event has got it.
             assert (fast[:, trees.parent] | (trees.parent < 0) | ~fast).all()
             assert traffic.delivery(variant).receptions == sum(map(len, want))
         assert traffic.matches == wanted.sum()
@@ -97,11 +97,11 @@ def test_messages_of_an_r_tree() -> None:
         there = stream.there(min(at, 239))
         tree.remove(np.flatnonzero((tree.leaf >= 0) & ~there))
         tree.insert(np.flatnonzero((tree.leaf < 0) & there))
-    told = {kind: count - at_first[kind] for kind, count in tree.told.items()}
+    totals = {kind: count - at_first[kind] for kind, count in tree.told.items()}
     assert [total.join, total.leave, total.split, total.merge] == [
-        told[kind] for kind in ("join", "leave", "split", "merge")
+        totals[kind] for kind in ("join", "leave", "split", "merge")
     ]
-    assert total.flooding.updates == told["update"]
+    assert total.flooding.updates == totals["update"]
     assert total.heartbeat == beats // 40
     still = rooted(drawn(8, n=60, churn=0.0)).total()
     assert still.control("flooding") == still.heartbeat > 0

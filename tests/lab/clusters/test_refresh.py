@@ -57,7 +57,7 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
     policy = Policy(history=60, drift=None, mild=0.1, stretch=20, horizon=1, move=1e9)
     never = load(stream, "rassoc", policy=policy).total()
     assert never.refreshed > 0 == never.moves
-    # Without coordinates, or once somebody has left, clusters are computed.
+    # Without coordinates, or once a subscription has left, clusters are computed.
     policy = replace(policy, horizon=None)
     direct = load(stream, "direct", policy=policy).total()
     assert direct.computed > 0 == direct.refreshed

@@ -53,16 +53,16 @@ def without(stretches: Stretches, node: int) -> list[float]:
 def test_one_that_goes_without_a_word_is_dearer() -> None:
     stretches, links = four(), Links(4, seed=1)
     for seed in range(4):
-        said, silent = (
+        left, silent = (
             churn(stretches, links, leaving=1, graceful=graceful, seed=seed) for graceful in (True, False)
         )
-        assert held(said.stretches) == held(silent.stretches)
-        lost = 8 - sum(held(said.stretches)[i] for i in range(3)) + said.segments.messages - 1
+        assert held(left.stretches) == held(silent.stretches)
+        lost = 8 - sum(held(left.stretches)[i] for i in range(3)) + left.segments.messages - 1
         # As many lookups of 128 bytes a hop as there are segments, and the segments.
         if lost:
             hops = (silent.segments.bytes / 128 - lost) / lost
             assert 0 < hops < 2
-        assert silent.keys == said.keys
+        assert silent.keys == left.keys
 
 
 def test_one_that_comes() -> None:
@@ -134,7 +134,7 @@ def test_filters_are_looked_up_and_handed_to_each_key() -> None:
     rng = np.random.default_rng(4)
     rng.random((2, 1))
     hops = 5 * int(links.hops(*rng.integers(0, 3, (2, 2))).sum())
-    # Key 1 covers 1 alone, and reaches to 2 from now on, which is told once: filters of a weight are alike.
+    # Key 1 covers 1 alone, and reaches to 2 from now on, which is notified once for equal filters.
     assert found.insertion == Toll.control(hops + 1) + Toll(15.0, 15 * 128.0)
     assert found.deletion == Toll.control(15 + 1)
 

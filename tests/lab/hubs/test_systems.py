@@ -108,7 +108,7 @@ def test_cobas_is_never_dearer_than_without_merging_or_undivided(overlay: Machin
 
 
 def test_one_tree_without_a_limit_is_a_central_server(overlay: MachineRings) -> None:
-    """Fewest copies and the most uneven work: told together, for one without the other misleads."""
+    """Fewest copies and the most uneven work: reported together, since each alone misleads."""
     few, endless = (
         traffic_of(overlay, "no-division", overlay.charges(kappa=kappa)) for kappa in (2, math.inf)
     )

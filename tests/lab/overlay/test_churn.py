@@ -1,4 +1,4 @@
-"""Churn: everybody who is left is reached, trees are those of the new ring, and messages add up."""
+"""Churn: all remaining subscribers are reached, trees are those of the new ring, and messages add up."""
 
 from __future__ import annotations
 

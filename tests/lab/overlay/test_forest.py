@@ -99,7 +99,7 @@ def test_a_few_that_fail_on_a_larger_ring() -> None:
 
 
 def test_a_ring_that_outgrows_its_leaf_sets() -> None:
-    """Where everybody was everybody's leaf, ways to the root say nothing about routing tables."""
+    """If all nodes were leaves of each other, routes to the root do not depend on routing tables."""
     for seed in range(30):
         forest = ChannelForest(Ring(9, seed=seed, digit_bits=1, leaves=8), seed=seed)
         forest.follow(np.ones((9, 9)))
@@ -127,7 +127,7 @@ def test_exactly_where_everybody_knows_everybody() -> None:
     assert int(forest.ring.closest(forest.keys)[0]) == root
     assert messages == OverlayUpkeep(keep_alive=3, rejoin=1)
     assert forest.links.tolist() == [3]
-    # The root fails: nobody is there to send keep-alives, and the new one has not subscribed.
+    # The root fails: no node sends keep-alives, and the new one has not subscribed.
     after = ChannelForest(ring, seed=1)
     after.follow(listens)
     messages = after.move(ring.renewed([root]))

@@ -134,16 +134,16 @@ def test_routes_follow_the_rules(ids: list[int], other: int, bits: int, leaves: 
 def test_the_closest_known_is_taken_where_the_table_has_a_hole() -> None:
     ids = [each << 56 for each in (0x10, 0x11, 0x12, 0x0F, 0x0E, 0x90, 0x1F)]
     ring = Ring.from_ids(ids, leaves=2)
-    # Nobody begins with 16, and 10 has but 0F and 11 for leaves; its table has 12.
+    # No id begins with 16, and 10 has but 0F and 11 for leaves; its table has 12.
     assert ring.routes([0], [0x16 << 56]).node.tolist() == [0, 2]
-    # From 90, whose leaves are 1F and 0E, the first hop is to anybody who begins with 1.
+    # From 90, whose leaves are 1F and 0E, the first hop is to any id that begins with 1.
     assert ring.routes([5], [0x16 << 56]).node.tolist()[-1] == 2
 
 
 @pytest.mark.parametrize(
     ("ids", "key", "route"),
     [
-        # The key is the last leaf itself: nobody else is asked, although the table has others that begin so.
+        # The key is the last leaf itself: no other node is asked, although the table has more with this prefix.
         ([0x1000, 0x2100, *range(0x2200, 0x3000, 0x10), 0x9000], 0x2100, [0, 1]),
         # 2000 is a leaf of 1000 and closer than 1200, but shares no digit.
         ([0x1000, 0x1100, 0x1200, 0x2000], 0x1E00, [0, 2, 3]),

@@ -55,7 +55,7 @@ def test_a_tree_is_the_union_of_routes(case: tuple[Ring, int, list[int]]) -> Non
     assert (tree.size, tree.links, tree.n_subscribers) == (len(inside), len(edges), len(who))
     assert tree.links == tree.size - 1
     assert tree.n_helpers == len(inside - set(who))
-    # Nobody but subscribers, and a root alone, is at an end.
+    # Only subscribers, or a root alone, are leaves of the tree.
     ends = tree.nodes[tree.children[tree.nodes] == 0]
     assert set(ends.tolist()) <= {*who, tree.root}
     assert tree.children.tolist() == [
@@ -90,8 +90,8 @@ def test_one_by_one_is_the_same_as_at_once(case: tuple[Ring, int, list[int]], da
         tree, messages = tree.leave([node])
         assert messages.tolist() == [before.links - tree.links]
     assert same(tree, fewer)
-    nobody, _ = tree.leave(tree.subscribers)
-    assert (nobody.size, nobody.links, nobody.n_helpers, nobody.depth, nobody.fan_out) == (1, 0, 1, 0, 0)
+    empty, _ = tree.leave(tree.subscribers)
+    assert (empty.size, empty.links, empty.n_helpers, empty.depth, empty.fan_out) == (1, 0, 1, 0, 0)
 
 
 def test_joins_and_leaves_by_hand() -> None:
@@ -136,7 +136,7 @@ def test_links_of_a_plan() -> None:
     found = links(ring, channel_keys(3), plan.listens)
     assert (found > plan.members()).all()
     assert (found < 500).all()
-    # Rows beyond the ring matter only if somebody listens there.
+    # Rows beyond the ring matter only if they listen to a channel.
     more = np.vstack([plan.listens.toarray(), np.zeros((400, 3), bool)])
     assert (links(ring, channel_keys(3), more) == found).all()
 

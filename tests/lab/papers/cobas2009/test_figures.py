@@ -26,14 +26,14 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said, _ = document(
+    result, _ = document(
         "reproduce", "cobas2009", "--scale", "small", "--seeds", "0,1", "--set", "subscriptions=300",
         "--set", "nodes=16,32", "--experiment", "figure-6c", "--out", tmp_path / "out",
     )  # fmt: skip
-    assert list(said["experiments"]) == ["figure-6c"]
+    assert list(result["experiments"]) == ["figure-6c"]
     for kind in ("png", "svg"):
         assert (tmp_path / "out" / f"cobas2009-figure-6c.{kind}").stat().st_size > 10_000
-    rows = said["experiments"]["figure-6c"]["rows"]
+    rows = result["experiments"]["figure-6c"]["rows"]
     assert {row["x"] for row in rows} == {16, 32}
     assert {row["metric"] for row in rows} == {*MAIN, *BESIDE}
     assert any(row["spread"] > 0 for row in rows)
@@ -68,9 +68,9 @@ def test_figure_5() -> None:
                     assert cut.measured >= 4 * 2.56  # the lookup alone
                     assert cut.paper is None  # it is not the paper's size
     assert rows["cobas/anti/shuffle/1.5", 1.5, GB].measured < rows["cobas/anti/shuffle/0", 0.0, GB].measured
-    marks, said = outcome.charts["cobas2009-figure-5"]
+    marks, caption = outcome.charts["cobas2009-figure-5"]
     assert len(marks) == 16
-    assert said == "16 machines, 10,000,000 filters, 400 of them drawn, room for any number, 1 seed"
+    assert caption == "16 machines, 10,000,000 filters, 400 of them drawn, room for any number, 1 seed"
     assert len(outcome.notes) == 1 + 4 + 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from narrowcast.errors import ParameterError
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.cobas2009 import load, maintenance, planetlab
-from narrowcast.lab.papers.cobas2009.latency import TOLD
+from narrowcast.lab.papers.cobas2009.latency import LATENCY
 from narrowcast.lab.papers.cobas2009.maintenance import SERIES
 from support.command import document, refusal
 from support.errors import refused
@@ -28,15 +28,15 @@ def run(name: str, seeds: Any = (0,), **given: Any) -> tuple[Rows, Any]:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said, _ = document(
+    output, _ = document(
         "reproduce", "cobas2009", "--scale", "small", "--seeds", "0,1", "--set", "subscriptions=300",
         "--set", "filters=300", "--set", "hours=3", "--set", "nodes=12", "--experiment", "planetlab",
         "--out", tmp_path / "out",
     )  # fmt: skip
-    assert list(said["experiments"]) == ["planetlab"]
+    assert list(output["experiments"]) == ["planetlab"]
     for kind in ("png", "svg"):
         assert (tmp_path / "out" / f"cobas2009-planetlab.{kind}").stat().st_size > 10_000
-    rows = said["experiments"]["planetlab"]["rows"]
+    rows = output["experiments"]["planetlab"]["rows"]
     assert {row["x"] for row in rows} == {0, 1, 2, 3}
     assert any(row["spread"] > 0 for row in rows)
     assert "How fast it goes is no result" in (tmp_path / "out" / "report.html").read_text()
@@ -75,7 +75,7 @@ def test_figure_6d() -> None:
             assert rows[system, x, "latency_s"].measured > 0.2 * plain
             assert rows[system, x, "work_max_over_mean"].measured >= 1
         assert rows[system, 16, "hops"].measured < rows[system, 64, "hops"].measured
-    assert {row.metric for row in outcome.rows} == set(TOLD)
+    assert {row.metric for row in outcome.rows} == set(LATENCY)
     assert len(outcome.charts["cobas2009-figure-6d"][0]) == 2 * 3 * 2 * 3
     assert sum("highest latency" in note for note in outcome.notes) == 4
 
@@ -101,9 +101,9 @@ def test_figure_7a() -> None:
     upkeep = value["replicated", "copies_upkeep_gb_per_min"]
     assert upkeep == pytest.approx((held[2] - held[1]) * 1e7 * 12.8 / 1e9)
     assert value["balanced", "sampling_gb"] > 0
-    marks, said = outcome.charts["cobas2009-figure-7a"]
+    marks, caption = outcome.charts["cobas2009-figure-7a"]
     assert {mark["state"] for mark in marks} == {"as wide ranges", "balanced", "balanced, with copies"}
-    assert "24 machines" in said
+    assert "24 machines" in caption
     assert all(row.paper is None for row in rows.values())  # it is not the paper's size
 
 

@@ -1,4 +1,4 @@
-"""Parts for engines, as an experiment: what is told of each scheme, and the targets at a small size."""
+"""Partitioning schemes as an experiment: the numbers of each scheme, and the targets at a small size."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ EXPERIMENT = PAPERS["cobas2009"]["partitioning"]
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said, _ = document(
+    result, _ = document(
         "reproduce", "cobas2009", "--scale", "small", "--seeds", "0", "--set", "subscriptions=800", "--set",
         "events=1500", "--set", "parts=16", "--experiment", "partitioning", "--out", tmp_path / "out",
     )  # fmt: skip
     rows = {
-        (row["series"], row["metric"]): row["measured"] for row in said["experiments"]["partitioning"]["rows"]
+        (row["series"], row["metric"]): row["measured"]
+        for row in result["experiments"]["partitioning"]["rows"]
     }
     assert {series for series, _ in rows} == {*SERIES, *OTHERS}
     assert {metric for _, metric in rows} == set(FOUND)

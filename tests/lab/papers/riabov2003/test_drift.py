@@ -131,7 +131,9 @@ def test_at_the_papers_size() -> None:
 def test_the_command(tmp_path: Path) -> None:
     words = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     words += ["--set", "steps=1", "--seeds", "1"]
-    said, _ = document("reproduce", "riabov2003", "--experiment", "drift", *words, "--out", tmp_path / "out")
-    metrics = {row["metric"] for row in said["experiments"]["drift"]["rows"]}
+    result, _ = document(
+        "reproduce", "riabov2003", "--experiment", "drift", *words, "--out", tmp_path / "out"
+    )
+    metrics = {row["metric"] for row in result["experiments"]["drift"]["rows"]}
     assert metrics == {"improvement_pct", "replanned_of_scratch_pct", "recovered_pct"}
     assert (tmp_path / "out" / "riabov2003-drift.svg").exists()

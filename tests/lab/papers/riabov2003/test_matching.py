@@ -108,9 +108,9 @@ def test_what_it_says_follows_from_the_numbers(outcome: Outcome) -> None:
     tested = value(outcome, "stree/published", 2000, "boxes_tested_pct")
     assert f"tests {tested:.0f} % of 2,000 subscriptions" in outcome.notes[1]
     assert len(outcome.notes) == 5
-    (points, said), *rest = outcome.charts.values()
+    (points, caption), *rest = outcome.charts.values()
     assert not rest
-    assert "2 seeds" in said
+    assert "2 seeds" in caption
     assert {point["panel"] for point in points} == {"visited", "tested", "speed"}
     assert len(points) == 2 * (3 + 6 + 6)  # trees; all but auto, and what matches; all
     assert all(0 < point["value"] <= 100 for point in points if point["panel"] != "speed")
@@ -146,8 +146,8 @@ def test_bad_sizes(setting: str, shown: str, tmp_path: Path) -> None:
 
 def test_one_size_and_the_command(tmp_path: Path) -> None:
     words = ["--experiment", "matching", "--set", "sizes=200", "--set", "events=20", "--seeds", "5"]
-    said, _ = document("reproduce", "riabov2003", *words, "--out", tmp_path / "out")
-    assert said["experiments"]["matching"]["params"] == {"sizes": [200], "events": 20}
+    result, _ = document("reproduce", "riabov2003", *words, "--out", tmp_path / "out")
+    assert result["experiments"]["matching"]["params"] == {"sizes": [200], "events": 20}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "results.json",
         "report.html",

@@ -31,15 +31,15 @@ def run(name: str, seeds: tuple[int, ...] = (0,), scale: Any = "small", **given:
 
 def test_the_command(tmp_path: Path) -> None:
     words = [word for key, value in {**TINY, "hours": "24"}.items() for word in ("--set", f"{key}={value}")]
-    said, _ = document(
+    result, _ = document(
         "reproduce", "tamara2007", "--scale", "small", "--seeds", "0", *words, "--out", tmp_path / "out"
     )
     names = ["table-2", "table-3", *(f"figure-{n}" for n in range(5, 10))]
-    assert list(said["experiments"]) == names
+    assert list(result["experiments"]) == names
     for name in names:
         for kind in ("png", "svg"):
             assert (tmp_path / "out" / f"tamara2007-{name}.{kind}").stat().st_size > 10_000
-    rows = said["experiments"]["table-2"]["rows"]
+    rows = result["experiments"]["table-2"]["rows"]
     assert {row["series"] for row in rows} >= {f"{method}/{model}" for method in METHODS for model in MODELS}
     assert all(row["paper"] is None for row in rows)  # it is not the paper's workload
     assert "Scribe" in (tmp_path / "out" / "report.html").read_text()

@@ -63,9 +63,9 @@ def test_every_way_along_every_axis(outcome: Any) -> None:
         }
         assert {each for each in found if workload in each} == {*expected, f"direct/{workload}"}
     assert all(row.paper is None for row in rows.values())
-    records, said = outcome.charts["tariq2012-figure-3"]
+    records, caption = outcome.charts["tariq2012-figure-3"]
     assert {each["axis"] for each in records} == set(axes)
-    assert said.endswith(", 1 seed")
+    assert caption.endswith(", 1 seed")
 
 
 def test_coordinates_are_measured_against_similarities() -> None:

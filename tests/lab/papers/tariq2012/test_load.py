@@ -57,9 +57,9 @@ def test_figure_3k() -> None:
     assert all(row.paper is None for row in rows.values())  # it is not the paper's size
     # A point for each window, series and variant; the curves are beside the tables.
     assert len(outcome.beside) == len(MOVED) * len(VARIANTS) * 600 // 50
-    marks, said = outcome.charts["tariq2012-figure-3k"]
+    marks, caption = outcome.charts["tariq2012-figure-3k"]
     assert len(marks) == len(outcome.beside)
-    assert "120 peers, 6 clusters, 600 events, 2 seeds" in said
+    assert "120 peers, 6 clusters, 600 events, 2 seeds" in caption
     assert sum(note.startswith("The paper: ") for note in outcome.notes) == 2
     assert any("not of the paper's size" in note for note in outcome.notes)
 

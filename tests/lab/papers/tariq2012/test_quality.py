@@ -39,8 +39,8 @@ def inside(histories: SeedHistories, values: Any) -> Any:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said, _ = document(*ONE, *WORDS, "--set", "attributes=2", "--set", "zipf=3", "--out", tmp_path / "out")
-    found = said["experiments"]["figure-1"]
+    result, _ = document(*ONE, *WORDS, "--set", "attributes=2", "--set", "zipf=3", "--out", tmp_path / "out")
+    found = result["experiments"]["figure-1"]
     assert (found["params"]["attributes"], found["params"]["zipf"], found["params"]["history"]) == (
         2,
         3.0,
@@ -66,12 +66,12 @@ def test_numbers_of_the_paper_stand_beside_its_workload_only() -> None:
             found.add(f"{method}/{law}", 50, {FALSE: 5 if method == "direct" else 10})
     params = PAPER | {"clusters": [50]}
     rows = {(row.series, row.metric): row for row in _improvements(found, params) if row.x is None}
-    said = {key: row.paper for key, row in rows.items() if row.paper is not None}
+    printed = {key: row.paper for key, row in rows.items() if row.paper is not None}
     for other in ("centroid", "box-overlap_absolute"):
         metric = f"most_fewer_than_{other}_pct"
-        assert said["rassoc/plain/zipf", metric] == said["ncut/plain/zipf", metric] == 30
-        assert (said["rassoc/plain/uniform", metric], said["ncut/plain/uniform", metric]) == (5, 9)
-    assert len(said) == 8
+        assert printed["rassoc/plain/zipf", metric] == printed["ncut/plain/zipf", metric] == 30
+        assert (printed["rassoc/plain/uniform", metric], printed["ncut/plain/uniform", metric]) == (5, 9)
+    assert len(printed) == 8
     assert rows["direct/zipf", "most_fewer_than_centroid_pct"].measured == 50
     assert all(row.paper is None for row in _improvements(found, params | {"zipf": 3.0}))
 

@@ -81,9 +81,9 @@ def test_times_loads_and_quality(outcome: Any) -> None:
 
 
 def test_numbers_of_the_paper_stand_beside_its_own_setting() -> None:
-    said = _printed(FIGURE_4.settings("paper", {}))
-    assert said["rassoc/plain", MANY, "seconds"] == 5
-    assert said["ncut/plain", MANY, "root_seconds"] == 25
+    printed = _printed(FIGURE_4.settings("paper", {}))
+    assert printed["rassoc/plain", MANY, "seconds"] == 5
+    assert printed["ncut/plain", MANY, "root_seconds"] == 25
     assert _printed(FIGURE_4.settings("paper", {"zipf": "3"})) == {}
 
 

@@ -48,10 +48,10 @@ def run(name: str, seeds: tuple[int, ...] = (0, 1), scale: Any = "small", **give
 
 def test_the_command(tmp_path: Path) -> None:
     words = [word for each in TINY for word in ("--set", each)]
-    said, _ = document(
+    result, _ = document(
         "reproduce", "tock2005", "--scale", "small", "--seeds", "0", *words, "--out", tmp_path / "out"
     )
-    assert list(said["experiments"]) == [
+    assert list(result["experiments"]) == [
         "workload",
         "figure-4",
         "figure-5",
@@ -63,19 +63,19 @@ def test_the_command(tmp_path: Path) -> None:
     names = ("figure-4", "figure-5", "figure-6", "figure-7", "baselines")
     pictures = {f"tock2005-{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert found == {"results.json", "report.html", *pictures}
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == said
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == result
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    series = {row["series"] for row in said["experiments"]["figure-6"]["rows"]}
+    series = {row["series"] for row in result["experiments"]["figure-6"]["rows"]}
     assert series == {
         f"hierarchical-gf/{groups}{prices}"
         for groups in (3, "sessions")
         for prices in ("", "/0.1/1.9", "/1.6/0.4")
     }
-    assert {row["metric"] for row in said["experiments"]["figure-7"]["rows"]} == {"cx_over_cf"}
-    of_measured = said["experiments"]["figure-5"]
+    assert {row["metric"] for row in result["experiments"]["figure-7"]["rows"]} == {"cx_over_cf"}
+    of_measured = result["experiments"]["figure-5"]
     assert of_measured["params"]["h"] == [1, 40]
     # No number of the paper stands beside one of a smaller workload, but for what does not hang on it.
-    for name, experiment in said["experiments"].items():
+    for name, experiment in result["experiments"].items():
         printed = {row["series"] for row in experiment["rows"] if row["paper"] is not None}
         assert printed <= ({"alpha", "beta"} if name == "figure-5" else set()), name
 
@@ -117,7 +117,7 @@ def test_the_workload_at_the_papers_size() -> None:
 
 def test_figure_4_counts_every_wish() -> None:
     rows, outcome = run("figure-4", seeds=(3,), flows="1001", users="101", markets="1")
-    records, said = outcome.charts["tock2005-figure-4"]
+    records, caption = outcome.charts["tock2005-figure-4"]
     squares = [each for each in records if each["panel"] == "interest"]
     # 1001 flows in columns of five, 101 users in rows of two.
     wishes = sum(each["wanted"] / 100 * 5 * 2 for each in squares)
@@ -128,7 +128,7 @@ def test_figure_4_counts_every_wish() -> None:
     assert rows["workload", None, "wishes"].measured == interest.n_wants
     assert [each["name"] for each in records if each["panel"] == "market"] == ["market 1"]
     assert max(each["rate"] for each in records if each["panel"] == "rate") == 1000
-    assert "seed 3" in said
+    assert "seed 3" in caption
 
 
 def test_figure_5_is_measured() -> None:
@@ -176,9 +176,9 @@ def test_figure_7_keeps_the_order_of_methods() -> None:
     assert max(at, key=at.__getitem__) == "hierarchical-sf"
     assert at["hierarchical-it"] <= at["hierarchical-rra"] <= at["hierarchical-gf"]
     assert at["joint"] <= 1.01 * at["hierarchical-it"]
-    records, said = outcome.charts["tock2005-figure-7"]
+    records, caption = outcome.charts["tock2005-figure-7"]
     assert {each["kind"] for each in records} == {"method"}  # the paper's axis is of its own size
-    assert "grey" not in said
+    assert "grey" not in caption
 
 
 def test_baselines() -> None:
@@ -209,8 +209,8 @@ def test_a_hybrid_plan_leaves_nobody_out() -> None:
     audience = interest.audience()
     assert plan.unicast.nnz == np.count_nonzero(audience == 1)
     assert np.array_equal(np.diff(plan.carries.indptr) > 0, audience > 1)
-    nobody = Interest(np.zeros((2, 3)))
-    assert hybrid_plan(nobody, method="hierarchical-gf", groups=2, sessions=2, seed=0, sweeps=1).n_groups == 0
+    empty = Interest(np.zeros((2, 3)))
+    assert hybrid_plan(empty, method="hierarchical-gf", groups=2, sessions=2, seed=0, sweeps=1).n_groups == 0
 
 
 @pytest.mark.parametrize("rates", [[0.0, 0.0], [1.0, 0.0]])
@@ -258,8 +258,8 @@ SEEDS = (10, 11, 12, 13, 14)
 @pytest.mark.paper
 def test_groups_first_at_the_papers_size() -> None:
     rows, _ = run("figure-6", SEEDS, "paper")
-    for series, n, said in (("50", 50, 0.294), ("50", 1000, 0.161), ("100", 1000, 0.113)):
-        assert rows[f"hierarchical-gf/{series}", n, "cx_over_cf"].measured == pytest.approx(said, rel=0.05)
+    for series, n, printed in (("50", 50, 0.294), ("50", 1000, 0.161), ("100", 1000, 0.113)):
+        assert rows[f"hierarchical-gf/{series}", n, "cx_over_cf"].measured == pytest.approx(printed, rel=0.05)
 
 
 @pytest.mark.slow
