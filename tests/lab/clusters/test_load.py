@@ -27,7 +27,7 @@ from narrowcast.lab.clusters import (
     SubscriptionStream,
     lives,
 )
-from narrowcast.lab.clusters.places import grown_least, nearest_centre
+from narrowcast.lab.clusters.places import least_enlarged, nearest_centre
 from narrowcast.lab.spectral.quality import received
 from support.clusters import OPTIONS, drawn, load
 from support.errors import refused
@@ -70,13 +70,13 @@ def test_everybody_gets_what_they_want(name: str, seed: int, peers: int | None) 
     installed = 0
     for step in load(stream, name).steps():
         trees, traffic = step.trees, step.traffic
-        wanted = dense[step.start : step.stop] & stream.there(step.start)
-        assert (stream.there(step.start) == stream.there(step.stop - 1)).all()
+        wanted = dense[step.start : step.stop] & stream.active(step.start)
+        assert (stream.active(step.start) == stream.active(step.stop - 1)).all()
         # Each subscription that is there has a member, of its own peer.
-        there = np.flatnonzero(stream.there(step.start))
-        assert (trees.member[there] >= 0).all()
-        assert (trees.peer[trees.member[there]] == stream.peers[there]).all()
-        assert (np.delete(trees.member, there) < 0).all()
+        active = np.flatnonzero(stream.active(step.start))
+        assert (trees.member[active] >= 0).all()
+        assert (trees.peer[trees.member[active]] == stream.peers[active]).all()
+        assert (np.delete(trees.member, active) < 0).all()
         event, which = stream.pairs(step.start, step.stop)
         gets = slow(trees, wanted)
         for variant in VARIANTS:
@@ -250,23 +250,25 @@ def test_places_by_boxes() -> None:
     label = np.array([3, 7, -1, -1])
     assert nearest_centre(boxes, label, np.array([2, 3])).tolist() == [3, 7]
     # The first makes cluster 3 larger, so that the second fits it better.
-    assert grown_least(boxes, label, np.array([2, 3])).tolist() == [3, 3]
+    assert least_enlarged(boxes, label, np.array([2, 3])).tolist() == [3, 3]
     empty = np.full(4, -1)
     assert nearest_centre(boxes, empty, np.array([0])).tolist() == [0]
-    assert grown_least(boxes, empty, np.array([0])).tolist() == [0]
+    assert least_enlarged(boxes, empty, np.array([0])).tolist() == [0]
 
 
 def test_the_watch_looks_again_as_events_come() -> None:
     watch = DriftWatch(Policy(history=400, drift=0.5, stretch=100), 1000)
-    assert [watch.seen(1100 + 100 * i, 10.0).events for i in range(3)] == [0, 0, 0]
-    assert watch.seen(1400, 15.1) == ClusteringTask(100)
-    assert [watch.seen(1500 + 100 * i, 8.0).events for i in range(5)] == [200, 0, 400, 0, 0]
+    assert [watch.observe(1100 + 100 * i, 10.0).events for i in range(3)] == [0, 0, 0]
+    assert watch.observe(1400, 15.1) == ClusteringTask(100)
+    assert [watch.observe(1500 + 100 * i, 8.0).events for i in range(5)] == [200, 0, 400, 0, 0]
     # In the midst of it events change once more: what came before is left out.
-    assert watch.seen(2000, 20.0) == ClusteringTask(100)
-    assert watch.seen(2100, 20.0) == ClusteringTask(200)
+    assert watch.observe(2000, 20.0) == ClusteringTask(100)
+    assert watch.observe(2100, 20.0) == ClusteringTask(200)
     period = DriftWatch(Policy(history=500, drift=None, period=250, stretch=100), 0)
-    assert [period.seen(100 * i, 1.0).events for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
-    assert [DriftWatch(Policy(drift=None), 0).seen(100 * i, float(i)).events for i in range(1, 5)] == [0] * 4
+    assert [period.observe(100 * i, 1.0).events for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
+    assert [DriftWatch(Policy(drift=None), 0).observe(100 * i, float(i)).events for i in range(1, 5)] == [
+        0
+    ] * 4
 
 
 def test_lives() -> None:
@@ -310,10 +312,10 @@ def test_nothing_and_nobody_left(name: str) -> None:
     boxes = np.zeros((4, 1)), np.ones((4, 1))
     silent = load(SubscriptionStream(np.zeros((90, 4)), boxes=boxes), name, policy=Policy(drift=None)).total()
     assert silent.matches == silent.flooding.receptions == 0
-    gone = SubscriptionStream(
+    removed = SubscriptionStream(
         [[1, 1, 0, 1]] * 200, comes=[0, 0, 0, 130], leaves=[90, 100, 80, 200], boxes=boxes
     )
-    total = load(gone, name).total()
+    total = load(removed, name).total()
     assert total.matches == 30 + 40 + 70
     assert total.forwarding.receptions <= total.flooding.receptions
 

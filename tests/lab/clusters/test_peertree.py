@@ -51,20 +51,20 @@ def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None
     for step in rooted(stream).steps():
         trees, traffic = step.trees, step.traffic
         assert isinstance(trees, RTreeClusters)
-        there = np.flatnonzero(stream.there(step.start))
-        assert (trees.peer[trees.member[there]] == stream.peers[there]).all()
-        assert (np.delete(trees.member, there) < 0).all()
+        active = np.flatnonzero(stream.active(step.start))
+        assert (trees.peer[trees.member[active]] == stream.peers[active]).all()
+        assert (np.delete(trees.member, active) < 0).all()
         for node in range(trees.n_clusters):  # the boxes are those around all that are there
-            of = there[trees.cluster[trees.member[there]] == node]
+            of = active[trees.cluster[trees.member[active]] == node]
             assert (trees.low[node], trees.high[node]) == (lo[of].min(axis=0), hi[of].max(axis=0))
-        assert (trees.low[-1], trees.high[-1]) == (lo[there].min(axis=0), hi[there].max(axis=0))
+        assert (trees.low[-1], trees.high[-1]) == (lo[active].min(axis=0), hi[active].max(axis=0))
         # One tree, in which the leader of the root reaches all members.
         assert np.flatnonzero(trees.parent < 0).tolist() == [int(trees.head[-1])]
         above = np.arange(trees.n_members)
         for _ in range(len(trees.head)):
             above = np.where(trees.parent[above] >= 0, trees.parent[above], above)
         assert (above == trees.head[-1]).all()
-        wanted = dense[step.start : step.stop] & stream.there(step.start)
+        wanted = dense[step.start : step.stop] & stream.active(step.start)
         wants = [{int(trees.member[s]) for s in np.flatnonzero(row)} for row in wanted]
         event, which = stream.pairs(step.start, step.stop)
         points = stream.points[step.start : step.stop]
@@ -89,14 +89,14 @@ def test_messages_of_an_r_tree() -> None:
     stream = drawn(8, n=60)
     total = rooted(stream).total()
     assert stream.boxes is not None
-    tree = grown(*stream.boxes, np.flatnonzero(stream.there(60)), 4)
+    tree = grown(*stream.boxes, np.flatnonzero(stream.active(60)), 4)
     at_first, beats, last = tree.told, 0, 60
     for at in [*stream.changes()[stream.changes() > 60].tolist(), 240]:
         beats += (at - last) * 2 * tree.n_led
         last = at
-        there = stream.there(min(at, 239))
-        tree.remove(np.flatnonzero((tree.leaf >= 0) & ~there))
-        tree.insert(np.flatnonzero((tree.leaf < 0) & there))
+        active = stream.active(min(at, 239))
+        tree.remove(np.flatnonzero((tree.leaf >= 0) & ~active))
+        tree.insert(np.flatnonzero((tree.leaf < 0) & active))
     totals = {kind: count - at_first[kind] for kind, count in tree.told.items()}
     assert [total.join, total.leave, total.split, total.merge] == [
         totals[kind] for kind in ("join", "leave", "split", "merge")

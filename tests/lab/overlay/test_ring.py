@@ -143,7 +143,7 @@ def test_the_closest_known_is_taken_where_the_table_has_a_hole() -> None:
 @pytest.mark.parametrize(
     ("ids", "key", "route"),
     [
-        # The key is the last leaf itself: no other node is asked, although the table has more with this prefix.
+        # The key is the last leaf itself: no other node is asked, although the table has more such entries.
         ([0x1000, 0x2100, *range(0x2200, 0x3000, 0x10), 0x9000], 0x2100, [0, 1]),
         # 2000 is a leaf of 1000 and closer than 1200, but shares no digit.
         ([0x1000, 0x1100, 0x1200, 0x2000], 0x1E00, [0, 2, 3]),

@@ -74,20 +74,20 @@ class RTreeClusters(ClusterTrees):
             The ends of boxes, by which events are routed; may be infinite.
         """
         n_peers = int(peers.max(initial=-1)) + 1
-        there = branches.leaf >= 0
-        code = branches.leaf[there] * n_peers + peers[there]
+        active = branches.leaf >= 0
+        code = branches.leaf[active] * n_peers + peers[active]
         codes = np.unique(code)
         cluster, peer = np.divmod(codes, max(n_peers, 1))
         member = np.full(len(peers), -1)
-        member[there] = np.searchsorted(codes, code)
+        member[active] = np.searchsorted(codes, code)
         head = np.where(branches.head >= 0, member[branches.head], -1)
         node, number = cluster.copy(), np.arange(len(codes))
         while (led := (node >= 0) & (head[node] == number)).any():
             node[led] = branches.above[node[led]]
         low = np.full((len(head), lo.shape[1]), np.inf)
         high = -low
-        np.minimum.at(low, branches.leaf[there], lo[there])
-        np.maximum.at(high, branches.leaf[there], hi[there])
+        np.minimum.at(low, branches.leaf[active], lo[active])
+        np.maximum.at(high, branches.leaf[active], hi[active])
         for each, above in enumerate(branches.above[:-1].tolist()):  # lower nodes come first
             low[above] = np.minimum(low[above], low[each])
             high[above] = np.maximum(high[above], high[each])

@@ -135,7 +135,7 @@ class Load:
                 value=self.start,
                 limit=f"below the number of events, {self.stream.n_events}",
             )
-        if not self.stream.there(self.start).any():
+        if not self.stream.active(self.start).any():
             raise ParameterError(
                 f"start={self.start}: no subscription is active at this event; start later",
                 parameter="start",
@@ -187,11 +187,11 @@ class _ClusterRun:
 
     def __init__(self, load: Load) -> None:
         self.load, self.stream = load, load.stream
-        there = np.flatnonzero(self.stream.there(load.start))
+        active = np.flatnonzero(self.stream.active(load.start))
         self.watch = DriftWatch(load.policy, load.start)
         self.due = np.zeros(2, np.int64)
         self.clustered = ClusteredSubscriptions(
-            self.stream, self._compute(there, load.start, load.policy.history)
+            self.stream, self._compute(active, load.start, load.policy.history)
         )
         self.members = ClusterMembers(self.stream.peers, self.clustered.label, least=load.least)
 
@@ -200,26 +200,26 @@ class _ClusterRun:
         """The trees that deliver events now."""
         return self.members.trees
 
-    def _compute(self, there: Ints, at: int, events: int) -> ComputedClusters:
+    def _compute(self, active: Ints, at: int, events: int) -> ComputedClusters:
         """Return clusters computed from a number of events before `at`."""
-        return self.load.method.compute(self.stream, there, max(0, at - events), at)
+        return self.load.method.compute(self.stream, active, max(0, at - events), at)
 
     def adapt(self, at: int, wrong: int) -> ClusterTraffic:
         """Compute clusters if due, and install them if that pays; or refresh coordinates."""
         policy = self.load.policy
-        due = self.watch.seen(at, wrong / policy.stretch, able=self.clustered.refreshable)
-        there = np.flatnonzero(self.clustered.label >= 0)
-        if not due.events or not len(there):
+        due = self.watch.observe(at, wrong / policy.stretch, able=self.clustered.refreshable)
+        active = np.flatnonzero(self.clustered.label >= 0)
+        if not due.events or not len(active):
             return ClusterTraffic()
         if due.refresh:
             return self._refresh(at, due.events)
-        found = self._compute(there, at, due.events)
+        found = self._compute(active, at, due.events)
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
         if policy.deviation is not None and not found.differs(self.clustered.computed, policy.deviation):
             return total
         new = self.clustered.numbered(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
-        if not self._pays(found.interest, found.there, new, moves):
+        if not self._pays(found.interest, found.active, new, moves):
             return total
         self.clustered.install(found)
         return total + self._update_members() + ClusterTraffic(moves=moves, installed=1)
@@ -230,30 +230,30 @@ class _ClusterRun:
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
         new = self.clustered.renewed(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
-        if not self._pays(found.interest, self.clustered.computed.there, new, moves):
+        if not self._pays(found.interest, self.clustered.computed.active, new, moves):
             return total
         self.clustered.label = new
         return total + self._update_members() + ClusterTraffic(moves=moves)
 
-    def _pays(self, seen: Interest, there: Ints, new: Ints, moves: int) -> bool:
+    def _pays(self, seen: Interest, active: Ints, new: Ints, moves: int) -> bool:
         """Return whether moving pays, by the mean number of members that got each event."""
         events = seen.wants.T
         old, now = (
-            received(events, label[there]).receptions / max(events.shape[0], 1)
+            received(events, label[active]).receptions / max(events.shape[0], 1)
             for label in (self.clustered.label, new)
         )
         return self.load.policy.pays(old, now, moves)
 
     def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
-        label, there = self.clustered.label, self.stream.there(at)
-        gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
-        if not len(gone) and not len(came):
+        label, active = self.clustered.label, self.stream.active(at)
+        removed, added = np.flatnonzero((label >= 0) & ~active), np.flatnonzero((label < 0) & active)
+        if not len(removed) and not len(added):
             return ClusterTraffic()
-        self.clustered.remove(gone)
+        self.clustered.remove(removed)
         left = self._update_members()
-        self.clustered.place(came, at)
-        return left + self._update_members() + ClusterTraffic(clustering=_ASKED * len(came))
+        self.clustered.place(added, at)
+        return left + self._update_members() + ClusterTraffic(clustering=_ASKED * len(added))
 
     def heartbeats_during(self, events: int) -> ClusterTraffic:
         """Return the heartbeats during some events; heartbeats of peers are spread evenly over time."""
@@ -279,8 +279,8 @@ class _ClusterRun:
         )
         if self.load.method.organised:
             was, now = np.unique(before.peer), np.unique(after.peer)
-            came, gone = (len(np.setdiff1d(*each)) for each in ((now, was), (was, now)))
-            return replace(found, organisation=_GROUP_JOIN * came + _GROUP_LEAVE * gone)
+            added, removed = (len(np.setdiff1d(*each)) for each in ((now, was), (was, now)))
+            return replace(found, organisation=_GROUP_JOIN * added + _GROUP_LEAVE * removed)
         return found
 
 
@@ -289,8 +289,8 @@ class _RTreeRun:
 
     def __init__(self, load: Load) -> None:
         self.load, self.due = load, 0
-        there = np.flatnonzero(load.stream.there(load.start))
-        self.peers = PeerTree(load.stream, there, load.method.clusters)
+        active = np.flatnonzero(load.stream.active(load.start))
+        self.peers = PeerTree(load.stream, active, load.method.clusters)
 
     @property
     def trees(self) -> ClusterTrees:
@@ -303,11 +303,11 @@ class _RTreeRun:
 
     def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
-        there, label = self.load.stream.there(at), self.peers.label
-        gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
-        if not len(gone) and not len(came):
+        active, label = self.load.stream.active(at), self.peers.label
+        removed, added = np.flatnonzero((label >= 0) & ~active), np.flatnonzero((label < 0) & active)
+        if not len(removed) and not len(added):
             return ClusterTraffic()
-        return self.peers.follow(gone=gone, came=came)
+        return self.peers.follow(removed=removed, added=added)
 
     def heartbeats_during(self, events: int) -> ClusterTraffic:
         """Return the heartbeats during some events."""

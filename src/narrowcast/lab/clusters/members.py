@@ -68,16 +68,16 @@ class ClusterMembers:
         label
             For each subscription the number of its cluster, -1 for an inactive one.
         """
-        there = label >= 0
-        code = np.unique(label[there] * self.n_peers + self.peers[there])
-        came = np.setdiff1d(code, self._code, assume_unique=True)
-        went = np.setdiff1d(self._code, code, assume_unique=True)
+        active = label >= 0
+        code = np.unique(label[active] * self.n_peers + self.peers[active])
+        added = np.setdiff1d(code, self._code, assume_unique=True)
+        removed = np.setdiff1d(self._code, code, assume_unique=True)
         total = NiceUpkeep()
-        for cluster, peer in self._pairs(came):
+        for cluster, peer in self._pairs(added):
             total += self._hierarchies.setdefault(cluster, Nice(least=self.least)).join(peer)
-        for cluster, peer in self._pairs(went):
+        for cluster, peer in self._pairs(removed):
             total += self._hierarchies[cluster].leave(peer)
-        for cluster in {cluster for cluster, _ in (*self._pairs(came), *self._pairs(went))}:
+        for cluster in {cluster for cluster, _ in (*self._pairs(added), *self._pairs(removed))}:
             found = sorted(self._hierarchies[cluster].parents().items())
             both = np.array(found, np.int64).reshape(-1, 2)
             self._parents[cluster] = cluster * self.n_peers + both[:, 0], both[:, 1]
@@ -95,8 +95,8 @@ class ClusterMembers:
         some = [self._parents[each] for each in sorted(self._parents)]
         above = np.concatenate([np.zeros(0, np.int64), *(parent for _, parent in some)])
         parent = np.where(above < 0, -1, np.searchsorted(self._code, cluster * self.n_peers + above))
-        there = self.label >= 0
+        active = self.label >= 0
         member = np.full(len(self.peers), -1)
-        code = self.label[there] * self.n_peers + self.peers[there]
-        member[there] = np.searchsorted(self._code, code)
+        code = self.label[active] * self.n_peers + self.peers[active]
+        member[active] = np.searchsorted(self._code, code)
         return ClusterTrees(cluster, peer, parent, member, self.n_peers)

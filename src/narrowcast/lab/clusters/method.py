@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.clusters.places import grown_least, nearest_centre
+from narrowcast.lab.clusters.places import least_enlarged, nearest_centre
 from narrowcast.lab.spectral.deviation import deviation
 from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy
 from narrowcast.lab.spectral.space import normalised
@@ -84,14 +84,14 @@ class ClusteringMethod:
         """Whether peers are in an R-tree, which changes only as subscriptions come and leave."""
         return self.name == "r-tree" and self.options.get("packing", "inserted") == "inserted"
 
-    def compute(self, stream: SubscriptionStream, there: Ints, start: int, stop: int) -> ComputedClusters:
+    def compute(self, stream: SubscriptionStream, active: Ints, start: int, stop: int) -> ComputedClusters:
         """Return clusters of some subscriptions, computed from some events.
 
         Parameters
         ----------
         stream
             The events.
-        there
+        active
             Numbers of the subscriptions.
         start, stop
             The range of events to compute from.
@@ -103,10 +103,10 @@ class ClusteringMethod:
                     f"boxes are missing: method {self.name!r} needs the boxes of subscriptions",
                     parameter="boxes",
                 )
-            takes["boxes"] = tuple(each[there] for each in stream.boxes)
-        interest = Interest(stream.history(there, start, stop))
+            takes["boxes"] = tuple(each[active] for each in stream.boxes)
+        interest = Interest(stream.history(active, start, stop))
         planner: Any = PLANNERS[self.name](**takes).fit(interest)
-        return ComputedClusters(self, planner, interest, there, start, stop)
+        return ComputedClusters(self, planner, interest, active, start, stop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,14 +119,14 @@ class ComputedClusters:
         The method, and its fitted planner.
     interest
         The interest they were computed from.
-    there, start, stop
+    active, start, stop
         The subscriptions, and the range of events.
     """
 
     method: ClusteringMethod
     planner: Any
     interest: Interest
-    there: Ints
+    active: Ints
     start: int
     stop: int
 
@@ -144,14 +144,14 @@ class ComputedClusters:
         """
         if self.method.organised:
             return int(self.planner.traffic_.total().messages)
-        return 2 * len(self.there)
+        return 2 * len(self.active)
 
     @property
     def bytes(self) -> int:
         """The size of these messages in bytes."""
         if self.method.organised:
             return int(self.planner.traffic_.total().bytes)
-        answers = 2 * _NUMBER * len(self.there)
+        answers = 2 * _NUMBER * len(self.active)
         if METHODS[self.method.name]:
             return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
         return answers + bytes_of_histories(self.interest.wants)
@@ -171,7 +171,7 @@ class ComputedClusters:
         start, stop
             The range of newer events.
         """
-        interest = Interest(stream.history(self.there, start, stop))
+        interest = Interest(stream.history(self.active, start, stop))
         planner = copy(self.planner).refresh(interest)
         label = np.asarray(planner.plan_.listens.indices, np.int64)
         if not self.method.organised:
@@ -186,7 +186,7 @@ class ComputedClusters:
         order = order_of(self.interest)
         known = order[np.diff(self.interest.wants.indptr)[order] > 0]
         points = found.coordinates if isinstance(found, Hierarchy | CoordinateTable) else found.own
-        own = np.full((len(self.there), points.shape[1]), np.nan)
+        own = np.full((len(self.active), points.shape[1]), np.nan)
         own[known] = normalised(points) if self.planner.normalise else points
         some = ~np.isnan(own).any(axis=1)
         label = self.label[some]
@@ -208,7 +208,7 @@ class ComputedClusters:
         if any(getattr(each.planner, "embedding_", None) is None for each in (self, before)):
             return True
         (old, was), (new, now) = before.centres(), self.centres()
-        _, one, other = np.intersect1d(before.there, self.there, return_indices=True)
+        _, one, other = np.intersect1d(before.active, self.active, return_indices=True)
         both = ~(np.isnan(was[one]).any(axis=1) | np.isnan(now[other]).any(axis=1))
         return deviation(old, new, was[one][both], now[other][both]).installs(threshold)
 
@@ -269,32 +269,32 @@ class ClusteredSubscriptions:
     def numbered(self, computed: ComputedClusters) -> Ints:
         """Return for each subscription its cluster if new clusters were installed."""
         found = np.full(len(self.label), -1)
-        found[computed.there] = self._numbers(computed)[computed.label]
+        found[computed.active] = self._numbers(computed)[computed.label]
         return found
 
     def _numbers(self, computed: ComputedClusters) -> Ints:
         """Return the number in use for each new cluster."""
         new = np.full(len(self.label), -1)
-        new[computed.there] = computed.label
+        new[computed.active] = computed.label
         return numbers_of(self.label, new, computed.planner.plan_.n_channels)
 
     @property
     def refreshable(self) -> bool:
         """Whether there are coordinates, and all subscriptions they were computed from are still active."""
-        planner, there = self.computed.planner, self.computed.there
-        return getattr(planner, "embedding_", None) is not None and bool((self.label[there] >= 0).all())
+        planner, active = self.computed.planner, self.computed.active
+        return getattr(planner, "embedding_", None) is not None and bool((self.label[active] >= 0).all())
 
     def renewed(self, refreshed: RefreshedClusters) -> Ints:
         """Return for each subscription its cluster by refreshed coordinates; later subscriptions stay."""
         found = self.label.copy()
-        found[self.computed.there] = self.number[refreshed.label]
+        found[self.computed.active] = self.number[refreshed.label]
         return found
 
-    def remove(self, gone: Ints) -> None:
+    def remove(self, removed: Ints) -> None:
         """Remove subscriptions."""
-        self.label[gone] = -1
+        self.label[removed] = -1
 
-    def place(self, came: Ints, now: int) -> None:
+    def place(self, added: Ints, now: int) -> None:
         """Assign new subscriptions to clusters, without computing clusters.
 
         A spectral method assigns them to the nearest centre, by the events that clusters were computed from,
@@ -303,32 +303,32 @@ class ClusteredSubscriptions:
 
         Parameters
         ----------
-        came
+        added
             Numbers of the new subscriptions.
         now
             The event before which they come.
         """
-        if len(came) == 0:
+        if len(added) == 0:
             return
         done = self.computed
         if hasattr(done.planner, "place"):
-            history = self.stream.history(came, done.start, done.stop)
-            self.label[came] = self.number[done.planner.place(history)]
+            history = self.stream.history(added, done.start, done.stop)
+            self.label[added] = self.number[done.planner.place(history)]
         elif METHODS[done.method.name]:
             boxes = self.stream.boxes
             assert boxes is not None
-            where = grown_least if done.method.name == "r-tree" else nearest_centre
-            self.label[came] = where(boxes, self.label, came)
+            where = least_enlarged if done.method.name == "r-tree" else nearest_centre
+            self.label[added] = where(boxes, self.label, added)
         else:
-            self._place_one_by_one(came, max(0, now - (done.stop - done.start)), now)
+            self._place_one_by_one(added, max(0, now - (done.stop - done.start)), now)
 
-    def _place_one_by_one(self, came: Ints, start: int, stop: int) -> None:
+    def _place_one_by_one(self, added: Ints, start: int, stop: int) -> None:
         """Assign subscriptions, one after the other, to where they cost least by some events."""
-        here = np.concatenate([np.flatnonzero(self.label >= 0), came])
+        here = np.concatenate([np.flatnonzero(self.label >= 0), added])
         history: Relation = relation(self.stream.history(here, start, stop))
         n_clusters = max(int(self.number.max(initial=-1)), int(self.label.max(initial=-1))) + 1
         clusters = SubscriberClusters.of(Interest(history), n_clusters, self.computed.planner.balance)
         clusters.cluster[:] = self.label[here]
         clusters.count_in()
-        clusters.fill(np.arange(len(here) - len(came), len(here)))
-        self.label[came] = clusters.cluster[len(here) - len(came) :]
+        clusters.fill(np.arange(len(here) - len(added), len(here)))
+        self.label[added] = clusters.cluster[len(here) - len(added) :]

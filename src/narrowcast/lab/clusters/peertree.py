@@ -33,7 +33,7 @@ class PeerTree:
     ----------
     stream
         The subscriptions, with boxes; and the events, with points.
-    there
+    active
         Numbers of the initial subscriptions, inserted in this order; their insertion is not counted.
     most
         The largest initial number of leaves. It determines the capacity of nodes, which stays the same.
@@ -43,11 +43,11 @@ class PeerTree:
     >>> from narrowcast.lab.clusters.stream import SubscriptionStream
     >>> boxes = [[0.0], [8.0], [1.0], [7.0]], [[1.0], [9.0], [3.0], [9.0]]
     >>> tree = PeerTree(SubscriptionStream([[0, 0, 0, 0]], boxes=boxes, points=[[5.0]]), [0, 1, 2], 2)
-    >>> tree.heartbeats, tree.follow(gone=[0], came=[3]).join
+    >>> tree.heartbeats, tree.follow(removed=[0], added=[3]).join
     (4, 3)
     """
 
-    def __init__(self, stream: SubscriptionStream, there: ArrayLike, most: int) -> None:
+    def __init__(self, stream: SubscriptionStream, active: ArrayLike, most: int) -> None:
         if stream.boxes is None:
             raise ParameterError(
                 "boxes are missing: method 'r-tree' needs the boxes of subscriptions", parameter="boxes"
@@ -58,7 +58,7 @@ class PeerTree:
                 parameter="points",
             )
         self.stream = stream
-        self.tree = grown(*stream.boxes, there, most)
+        self.tree = grown(*stream.boxes, active, most)
         self._branch()
 
     @property
@@ -76,11 +76,11 @@ class PeerTree:
         """The messages per heartbeat interval."""
         return _BEAT * self.tree.n_led
 
-    def follow(self, *, gone: ArrayLike, came: ArrayLike) -> ClusterTraffic:
+    def follow(self, *, removed: ArrayLike, added: ArrayLike) -> ClusterTraffic:
         """Remove subscriptions, and then add others; return the messages."""
         before = self.tree.told
-        self.tree.remove(gone)
-        self.tree.insert(came)
+        self.tree.remove(removed)
+        self.tree.insert(added)
         self._branch()
         sent = {kind: count - before[kind] for kind, count in self.tree.told.items()}
         updates = EventDelivery(updates=sent.pop("update"))

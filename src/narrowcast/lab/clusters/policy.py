@@ -116,9 +116,9 @@ class DriftWatch:
     Examples
     --------
     >>> watch = DriftWatch(Policy(history=1000, drift=0.5, stretch=100), 0)
-    >>> [watch.seen(at, wrong).events for at, wrong in ((100, 20.0), (200, 25.0), (300, 80.0))]
+    >>> [watch.observe(at, wrong).events for at, wrong in ((100, 20.0), (200, 25.0), (300, 80.0))]
     [0, 0, 100]
-    >>> [watch.seen(at, 30.0).events for at in range(400, 1500, 100)]
+    >>> [watch.observe(at, 30.0).events for at in range(400, 1500, 100)]
     [200, 0, 400, 0, 0, 0, 800, 0, 1000, 0, 0]
     """
 
@@ -130,7 +130,7 @@ class DriftWatch:
         #: The first event after the last drift, while there are fewer than the whole history since then.
         self._changed, self._next = start, 0
 
-    def seen(self, at: int, wrong: float, *, able: bool = False) -> ClusteringTask:
+    def observe(self, at: int, wrong: float, *, able: bool = False) -> ClusteringTask:
         """Record a stretch that ends at an event, and its false positives per event; return what to do.
 
         Parameters

@@ -55,7 +55,7 @@ class SubscriptionStream:
     >>> stream = SubscriptionStream([[1, 0, 0], [1, 1, 1]], comes=[0, 0, 1])
     >>> stream.pairs(0, 2)
     (array([0, 1, 1, 1]), array([0, 0, 1, 2]))
-    >>> stream.there(0).tolist()
+    >>> stream.active(0).tolist()
     [True, True, False]
     """
 
@@ -138,10 +138,10 @@ class SubscriptionStream:
     def _wanted_pairs(self) -> tuple[Ints, Ints]:
         """Pairs of event and subscription such that the event matches the subscription, which is active."""
         event, which = rows_of(self.matches), self.matches.indices.astype(np.int64)
-        there = (self.comes[which] <= event) & (event < self.leaves[which])
-        return event[there], which[there]
+        active = (self.comes[which] <= event) & (event < self.leaves[which])
+        return event[active], which[active]
 
-    def there(self, event: int) -> NDArray[np.bool_]:
+    def active(self, event: int) -> NDArray[np.bool_]:
         """Return for each subscription whether it is active at an event."""
         return np.asarray((self.comes <= event) & (event < self.leaves))
 
@@ -202,11 +202,11 @@ def lives(
     comes = np.concatenate([np.zeros(n, np.int64), np.repeat(times, count)])
     leaves = np.full(len(comes), n_events)
     rng = np.random.default_rng(seed)
-    there = np.arange(n)
+    active = np.arange(n)
     for i, time in enumerate(times.tolist()):
-        gone = rng.permutation(n)[:count]
-        leaves[there[gone]] = time
-        there[gone] = np.arange(n + i * count, n + (i + 1) * count)
+        removed = rng.permutation(n)[:count]
+        leaves[active[removed]] = time
+        active[removed] = np.arange(n + i * count, n + (i + 1) * count)
     return comes, leaves
 
 

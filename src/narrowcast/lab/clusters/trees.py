@@ -178,14 +178,14 @@ class ClusterTrees:
         was_own, was_below = before._hashes
         at = np.searchsorted(before._code, self._code)
         at = np.minimum(at, max(before.n_members - 1, 0))
-        there = before._code[at] == self._code if before.n_members else np.zeros(self.n_members, np.bool_)
+        active = before._code[at] == self._code if before.n_members else np.zeros(self.n_members, np.bool_)
         below_top = self.parent >= 0
 
         def changed(now: Hashes, was: Hashes, receiver: Ints, was_receiver: Ints) -> int:
             if before.n_members == 0:
                 return int(np.count_nonzero(below_top))
             whom, whom_before = self.peer[receiver], before.peer[was_receiver[at]]
-            same = there & (now == was[at]) & (whom == whom_before) & (before.parent[at] >= 0)
+            same = active & (now == was[at]) & (whom == whom_before) & (before.parent[at] >= 0)
             return int(np.count_nonzero(below_top & ~same))
 
         return (
@@ -202,9 +202,9 @@ class ClusterTrees:
     def _hashes(self) -> tuple[Hashes, Hashes]:
         """A hash of the subscriptions of each member, and one of these and all below it."""
         key = np.random.default_rng(0).integers(0, 2**63, len(self.member), np.uint64)
-        there = self.member >= 0
+        active = self.member >= 0
         own = np.zeros(self.n_members, np.uint64)
-        np.add.at(own, self.member[there], key[there])  # wraps, as a hash may
+        np.add.at(own, self.member[active], key[active])  # wraps, as a hash may
         below = own.copy()
         at, above = np.arange(self.n_members), self.parent
         while len(at):

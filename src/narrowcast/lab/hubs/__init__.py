@@ -5,7 +5,11 @@ cuts attributes into such ranges and puts filters on them. `systems` computes th
 one tree for each attribute, of some of these trees, and of none; `drtree` is a single tree of boxes instead;
 `work` measures how unevenly machines are loaded.
 
-These are static. For machines that join and leave, `links` has the machines that each one knows, and
+The ranges of an attribute are the keys of a balanced search tree. An interval of a filter is a segment,
+stored at the highest key that it covers; division cuts it into pieces, which keys hand down to their children
+where that saves messages. An event enters at its own key and visits the keys above it with segments for it.
+
+These parts are static. For machines that join and leave, `links` has the machines that each one knows, and
 `stretches` the part of every tree on each machine; `paths` leads events to these parts, `loads` measures what
 each machine stores and receives, `balance` and `replicas` even it out, and `churn` counts the repair in
 messages and bytes (`toll`). `evolution` merges and divides trees over time, and `trips` measures delays of

@@ -187,14 +187,14 @@ class Trips:
         hops, seconds = np.zeros(len(self.event)), np.zeros(len(self.event))
         for a in range(hubs.n_attributes):
             machines = charges.machines(hubs.line(a, hubs.first[:, a] >= 0).popularity())
-            looked_up, taken = self._lookup(hubs.density[a], at[:, a], hubs.n_attributes, rng)
-            mine = np.flatnonzero(hubs.first[self.filter, a] >= 0)
-            event = self.event[mine]
+            looked_up, waited = self._lookup(hubs.density[a], at[:, a], hubs.n_attributes, rng)
+            bounding = np.flatnonzero(hubs.first[self.filter, a] >= 0)
+            event = self.event[bounding]
             many = machines[at[event, a]].astype(np.int64)
             on, waits = self._sent_among(np.where(rng.random(len(many)) >= 1 / many, many - 1, 0), rng)
-            told = self._with_last_hop(looked_up[event] + on, taken[event] + waits, rng)
-            hops[mine] = np.maximum(hops[mine], told.hops)
-            seconds[mine] = np.maximum(seconds[mine], told.seconds)
+            trip = self._with_last_hop(looked_up[event] + on, waited[event] + waits, rng)
+            hops[bounding] = np.maximum(hops[bounding], trip.hops)
+            seconds[bounding] = np.maximum(seconds[bounding], trip.seconds)
         return Trip(hops, seconds)
 
     def boxes(self, tree: DRTree) -> Trip:
@@ -203,8 +203,8 @@ class Trips:
         n = self.links.n_nodes
         even = np.full(n, 1 / n)
         target = drawn(even, len(self.overlay.events), rng)
-        looked_up, taken = self._lookup(even, target, 1, rng)
-        hops, seconds = looked_up[self.event].astype(np.float64), taken[self.event]
+        looked_up, waited = self._lookup(even, target, 1, rng)
+        hops, seconds = looked_up[self.event].astype(np.float64), waited[self.event]
         for depth in range(len(tree.lo) - 1, 0, -1):
             node = tree.leaf[self.filter] // FANOUT**depth
             many = tree.branches(self.overlay.events[self.event], node, depth)

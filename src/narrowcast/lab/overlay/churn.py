@@ -73,7 +73,7 @@ class OverlayChurn:
         The ring without the failed nodes and with the new ones.
     trees
         The trees on this ring, with the remaining subscribers.
-    left, came
+    failed_nodes, new_nodes
         Numbers of the failed and of the new nodes.
     messages
         Messages of the repair.
@@ -81,8 +81,8 @@ class OverlayChurn:
 
     ring: Ring
     trees: list[ScribeTree]
-    left: Ints
-    came: Ints
+    failed_nodes: Ints
+    new_nodes: Ints
     messages: OverlayUpkeep
 
 
@@ -131,21 +131,21 @@ def churn(
                 f"trees: {tree} is not on {ring}; give trees of this ring", parameter="trees", value=tree
             )
     rng = np.random.default_rng(seed)
-    left = _leaving_nodes(ring, leaving, rng)
-    smaller = ring.without(left)
+    failed_nodes = _leaving_nodes(ring, leaving, rng)
+    smaller = ring.without(failed_nodes)
     new = smaller.joined(joining)
-    came = np.arange(len(ring.ids), len(new.ids))
-    messages = settled(ring, smaller, new, left, came, rng)
+    new_nodes = np.arange(len(ring.ids), len(new.ids))
+    messages = settled(ring, smaller, new, failed_nodes, new_nodes, rng)
     mended = []
     for tree in trees:
         now, taken = _repaired(tree, new)
         mended.append(now)
         messages += taken
-    return OverlayChurn(new, mended, left, came, messages)
+    return OverlayChurn(new, mended, failed_nodes, new_nodes, messages)
 
 
 def settled(
-    ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator
+    ring: Ring, smaller: Ring, new: Ring, failed_nodes: Ints, new_nodes: Ints, rng: np.random.Generator
 ) -> OverlayUpkeep:
     """Return the messages of the ring itself when nodes fail and others join.
 
@@ -153,13 +153,13 @@ def settled(
     ----------
     ring, smaller, new
         The ring before, without the failed nodes, and with the new nodes.
-    left, came
+    failed_nodes, new_nodes
         Numbers of the failed and of the new nodes.
     rng
         Generator of the nodes that new ones contact first.
     """
-    repair = _repair_messages(ring, left) + _announcements(new, came)
-    return OverlayUpkeep(repair=repair, join=_join_messages(smaller, new.ids[came], rng))
+    repair = _repair_messages(ring, failed_nodes) + _announcements(new, new_nodes)
+    return OverlayUpkeep(repair=repair, join=_join_messages(smaller, new.ids[new_nodes], rng))
 
 
 def _leaving_nodes(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
@@ -176,24 +176,24 @@ def _leaving_nodes(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generato
     return np.sort(rng.choice(ring.nodes, number, replace=False))
 
 
-def _repair_messages(ring: Ring, left: Ints) -> int:
+def _repair_messages(ring: Ring, failed_nodes: Ints) -> int:
     """Return the messages that replace failed nodes in leaf sets and routing tables."""
-    if not len(left):
+    if not len(failed_nodes):
         return 0
     stays = ring.alive.copy()
-    stays[left] = False
+    stays[failed_nodes] = False
     half, n = ring.leaves // 2, ring.n_nodes
     # Being a leaf of each other is symmetric.
     away = np.arange(1, n) if n <= ring.leaves + 1 else np.r_[1 : half + 1, n - half : n]
-    around = ring.by_place[(ring.places(left)[:, None] + away) % n]
-    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=left).sum())
+    around = ring.by_place[(ring.places(failed_nodes)[:, None] + away) % n]
+    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=failed_nodes).sum())
 
 
-def _announcements(ring: Ring, came: Ints) -> int:
+def _announcements(ring: Ring, new_nodes: Ints) -> int:
     """Return the messages by which new nodes announce themselves."""
-    if not len(came):
+    if not len(new_nodes):
         return 0
-    return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=came).sum())
+    return len(new_nodes) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=new_nodes).sum())
 
 
 def _join_messages(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
@@ -208,12 +208,12 @@ def _repaired(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
     before = np.full(len(ring.ids), OUTSIDE, np.int32)
     before[: len(tree.parent)] = tree.parent
     child = np.flatnonzero(before >= 0)
-    there, above = ring.alive[child], ring.alive[before[child]]
+    living, above = ring.alive[child], ring.alive[before[child]]
     # Each new link is one hop of a node that joins again; the first node of the tree on its route has a link
     # already.
     return now, OverlayUpkeep(
         keep_alive=int(np.count_nonzero(above)),
-        detect=int(np.count_nonzero(there & ~above)),
+        detect=int(np.count_nonzero(living & ~above)),
         rejoin=int(np.count_nonzero((now.parent >= 0) & (now.parent != before))),
-        leave=int(np.count_nonzero(there & above & (now.parent[child] != before[child]))),
+        leave=int(np.count_nonzero(living & above & (now.parent[child] != before[child]))),
     )

@@ -130,8 +130,8 @@ class Ring:
     def _set_nodes(self, ids: Ids, alive: Flags) -> None:
         """Sort the living nodes by id, and freeze all arrays."""
         self.ids, self.alive = ids, alive
-        there = np.flatnonzero(alive)
-        node = there[np.argsort(ids[there])].astype(np.int32)
+        living = np.flatnonzero(alive)
+        node = living[np.argsort(ids[living])].astype(np.int32)
         self._node, self._sorted = node, ids[node]
         self._place = np.full(len(ids), -1, np.int64)
         self._place[node] = np.arange(len(node))
@@ -242,12 +242,12 @@ class Ring:
             The nodes to count entries of (default: all nodes, by number).
         """
         asked = self.alive if asked is None else asked & self.alive
-        there = np.arange(0) if of is None else self.places(of)
-        if of is not None and _FEW * len(there) < self.n_nodes:
-            return overlay.named_few(*self.tables[:3], asked[self._node], there)
+        place = np.arange(0) if of is None else self.places(of)
+        if of is not None and _FEW * len(place) < self.n_nodes:
+            return overlay.named_few(*self.tables[:3], asked[self._node], place)
         found = overlay.named(*self.tables[:3], asked[self._node])
         if of is not None:
-            return found[there]
+            return found[place]
         out = np.zeros(len(self.ids), np.int64)
         out[self._node] = found
         return out

@@ -57,7 +57,7 @@ class ResultRow(msgspec.Struct, frozen=True):
         return cls(series, x, metric, paper, float(np.mean(values)), float(np.std(values)))
 
 
-def _here(sweep: Sweep, tell: Tell) -> Swept:
+def _run_locally(sweep: Sweep, tell: Tell) -> Swept:
     """Run a sweep in this process."""
     return sweep.run(tell=tell)
 
@@ -79,7 +79,7 @@ class Study:
     seeds: tuple[int, ...]
     params: Mapping[str, Any]
     tell: Tell = lambda _, __, ___: None
-    runner: Runner = _here
+    runner: Runner = _run_locally
 
     def run(self, sweep: Sweep) -> Swept:
         """Run a sweep, and raise an error if one of its points failed."""
@@ -97,7 +97,7 @@ class Outcome:
     charts
         For each chart's name, its records and its subtitle.
     notes
-        Comparison with the paper, one paragraph each.
+        Sentences that compare the results with the paper, one paragraph each.
     beside
         Further numbers, for `results.json` only, to keep tables short.
     """
@@ -133,7 +133,7 @@ class Experiment:
         """Return the parameters of a run: defaults of its scale, overridden by given values.
 
         A value is converted to the type of the parameter; values of a list are separated by commas. Given
-        names that are parameters of other experiments only are ignored.
+        names that this experiment does not have are ignored.
 
         Examples
         --------

@@ -56,9 +56,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("figure-7b", {"share": "1"}, "share", 1.0),
         ("figure-6d", {"recalled": "0"}, "recalled", "0"),
     ):
-        with refused(ParameterError, value, parameter=name, value=value):
+        with refused(ParameterError, name, value):
             run(experiment, **given)
-    with refused(ParameterError, 24, 500, parameter="share"):
+    with refused(ParameterError, "share", 24, 500):
         run("figure-7b", share="1")
 
 

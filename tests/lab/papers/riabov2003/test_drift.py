@@ -115,7 +115,7 @@ def test_decay() -> None:
 )
 def test_bad_parameters(given: dict[str, Any], value: Any) -> None:
     params = {**EXPERIMENT.settings("paper", SMALL), **given}
-    with refused(ParameterError, value, parameter=next(iter(given))):
+    with refused(ParameterError, next(iter(given)), value):
         EXPERIMENT.run(Study((0,), params))
 
 

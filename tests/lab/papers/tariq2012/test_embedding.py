@@ -97,7 +97,7 @@ def test_places_along_axes() -> None:
     [({"kappa": "45"}, 45), ({"workloads": "m3"}, "m3"), ({"landmarks": "1.5"}, 1.5)],
 )
 def test_bad_settings(given: dict[str, str], value: Any) -> None:
-    with refused(ParameterError, value, parameter=next(iter(given)), value=value):
+    with refused(ParameterError, next(iter(given)), value):
         FIGURE_3.run(Study((0,), FIGURE_3.settings("small", TINY | given)))
 
 

@@ -155,7 +155,7 @@ def test_windows_of_a_run() -> None:
 )
 def test_bad_parameters(name: str, given: dict[str, Any], value: float) -> None:
     experiment = EXPERIMENTS[name]
-    with refused(ParameterError, value, parameter=next(iter(given)), value=value):
+    with refused(ParameterError, next(iter(given)), value):
         experiment.run(Study((0,), {**experiment.settings("small", TINY), **given}))
 
 

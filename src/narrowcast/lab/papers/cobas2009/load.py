@@ -62,7 +62,7 @@ _NAMES = {"before": "as wide ranges", "balanced": "balanced", "replicated": "bal
 
 
 def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, **sizes: Any) -> list[Record]:
-    """Return loads before and after balancing, and with copies, measured by events that decided nothing."""
+    """Return loads before and after balancing, and with copies, measured by events not used to balance."""
     check_whole("events", events, least=2)
     overlay = overlay_of(seed=seed, tried=events, **sizes)
     merging = Merging(charges=overlay.charges(kappa=kappa), seed=seed).fit(overlay.hubs)

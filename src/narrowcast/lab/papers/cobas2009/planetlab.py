@@ -70,7 +70,7 @@ def _trial(
 ) -> list[Record]:
     """Return the traffic of all systems by the hour."""
     check_whole("hours", hours)
-    check_number("round_min", round_min, least=1, most=60, limit="minutes, from 1 to 60")
+    check_number("round_min", round_min, least=1, most=60, limit="from 1 to 60 minutes")
     events = params["events"]
     sizes = {name: params[name] for name in ("nodes", "filters", "attributes", "subscriptions")}
     overlay = overlay_of(seed=seed, tried=events, **sizes)

@@ -49,7 +49,7 @@ COUNTS = ("messages_", "updates_")
 #: Metric: the total cost of adapting, for methods that adapt.
 OVERHEAD = "overhead_pct"
 #: The share of arrivals after which `static` stops adapting its clusters.
-KEPT = 0.1
+STATIC_SHARE = 0.1
 #: Number of times at which methods plan from scratch; `cover` only at the last.
 CHECKPOINTS = 5
 
@@ -207,7 +207,7 @@ def _static_rows(following: Following, costs: Mapping[str, Any]) -> list[Record]
     made: Counter[str] = Counter()
     for window, (batch, interest) in enumerate(following.states(), 1):
         planner.update(batch)
-        if window == max(1, round(KEPT * following.windows)):
+        if window == max(1, round(STATIC_SHARE * following.windows)):
             sent, made = _messages(planner), _updates(planner)
             planner = Tamara(start=planner.plan_, adapt=False, **costs).fit(interest)
             sent.subtract(_messages(planner))

@@ -160,7 +160,7 @@ def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) ->
 
 
 def _figure_3(study: Study) -> Outcome:
-    """Run coordinates and clusters."""
+    """Run the experiments on coordinates and on clusters."""
     params = dict(study.params)
     _check(params)
     workloads, found = params.pop("workloads"), FoundClusters()

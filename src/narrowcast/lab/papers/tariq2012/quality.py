@@ -53,7 +53,7 @@ MOST = {
 #: The metrics of quality: against ideal clusters, and against the hotspots of boxes.
 QUALITY = ("entropy", "accuracy", "entropy_of_hotspots", "accuracy_of_hotspots")
 #: The metrics of deliveries.
-GOT = (FALSE, f"{FALSE}_and_peer", "balance")
+DELIVERIES = (FALSE, f"{FALSE}_and_peer", "balance")
 #: Metrics that tables omit.
 BESIDE = ("entropy_of_hotspots", f"{FALSE}_and_peer", "balance")
 
@@ -139,7 +139,7 @@ def _figure_1(study: Study) -> Outcome:
     grid = {"workload": ["zipf", "uniform"], "method": list(METHODS), "clusters": params["clusters"]}
     sweep = Sweep(deliveries, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
-        found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, GOT))
+        found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, DELIVERIES))
     rows = found.rows() + _improvements(found, params)
     charts = {"tariq2012-figure-1": (_records(rows), caption_of(params, len(study.seeds)))}
     notes = [*_quality_claims(found, params), *_claims(rows, found, params)]

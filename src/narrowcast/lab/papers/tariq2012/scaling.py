@@ -228,7 +228,7 @@ def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
 
 
 def _figure_4(study: Study) -> Outcome:
-    """Run times, loads and quality."""
+    """Run the experiments on time, on the work of coordinators and on quality."""
     params, found = dict(study.params), FoundClusters()
     grid: dict[str, Any] = {
         "workload": ["zipf"], "method": ["rassoc", "ncut"], "way": ["faithful", "table"],
