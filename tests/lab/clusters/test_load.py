@@ -64,7 +64,7 @@ def slow(trees: ClusterTrees, wanted: np.ndarray[Any, Any]) -> dict[str, list[se
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), peers=st.sampled_from([None, 7, 25]))
-def test_everybody_gets_what_they_want(name: str, seed: int, peers: int | None) -> None:
+def test_all_wanted_events_are_delivered(name: str, seed: int, peers: int | None) -> None:
     stream = drawn(seed, peers=peers)
     dense = stream.matches.toarray()
     installed = 0
@@ -161,7 +161,7 @@ def test_following_pays_when_events_change() -> None:
     assert none.flooding.receptions == kept.flooding.receptions
 
 
-def test_boxes_that_have_not_changed_move_nobody() -> None:
+def test_unchanged_boxes_stay_in_their_clusters() -> None:
     total = load(
         drawn(4, churn=0.0), "centroid", policy=Policy(history=60, period=40, drift=None, stretch=20)
     ).total()
@@ -188,7 +188,7 @@ def test_the_reinstallation_test() -> None:
     )  # has no centres
 
 
-def test_updates_are_told_once() -> None:
+def test_updates_are_sent_once() -> None:
     """A chain 0 - 1 - 2 below each other; then 3 comes below 2, and later the top leaves."""
 
     def chain(parent: list[int], member: list[int]) -> ClusterTrees:
@@ -205,7 +205,7 @@ def test_updates_are_told_once() -> None:
     assert tops.updates(four) == (2, 0)  # a new top has to hear everything
 
 
-def test_trees_of_nobody() -> None:
+def test_trees_without_members() -> None:
     empty = ClusterMembers(np.arange(3), np.full(3, -1))
     assert empty.trees.sent(np.zeros(0, np.int64), np.zeros(0, np.int64), 5) == ClusterTraffic(events=5)
     before = empty.trees
@@ -307,7 +307,7 @@ def test_bad_input(make: Callable[[], Any], parameter: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_nothing_and_nobody_left(name: str) -> None:
+def test_no_matches_and_no_subscriptions_left(name: str) -> None:
     """Events without matches, and a time without active subscriptions, are no error."""
     boxes = np.zeros((4, 1)), np.ones((4, 1))
     silent = load(SubscriptionStream(np.zeros((90, 4)), boxes=boxes), name, policy=Policy(drift=None)).total()

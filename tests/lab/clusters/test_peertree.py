@@ -43,7 +43,7 @@ def walked(trees: RTreeClusters, point: float, wants: set[int], variant: str) ->
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), peers=st.sampled_from([None, 7, 25]))
-def test_everybody_in_an_r_tree_gets_what_they_want(seed: int, peers: int | None) -> None:
+def test_an_r_tree_delivers_all_wanted_events(seed: int, peers: int | None) -> None:
     stream = drawn(seed, peers=peers)
     dense, total = stream.matches.toarray(), ClusterTraffic()
     assert stream.sides is not None

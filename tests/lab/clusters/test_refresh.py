@@ -77,7 +77,7 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
     assert not clustered.refreshable
 
 
-def test_the_watch_tells_little_change_from_much() -> None:
+def test_the_watch_separates_mild_drift_from_drift() -> None:
     policy = Policy(history=400, drift=0.5, mild=0.2, stretch=100)
     watch = DriftWatch(policy, 0)
     assert [watch.observe(100 * i, 10.0, able=True) for i in (1, 2)] == [ClusteringTask(), ClusteringTask()]

@@ -50,7 +50,7 @@ def without(stretches: Stretches, node: int) -> list[float]:
     return held(stretches.without(np.array([node])))
 
 
-def test_one_that_goes_without_a_word_is_dearer() -> None:
+def test_failing_without_notice_costs_more() -> None:
     stretches, links = four(), Links(4, seed=1)
     for seed in range(4):
         left, silent = (
@@ -107,7 +107,7 @@ def test_a_tree_that_has_lost_a_side_is_to_be_rotated() -> None:
     assert any(found.rotations for found in turned)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_parameters() -> None:
     stretches, links = four(), Links(4)
     with refused(ParameterError, parameter="leaving", value=4):
         churn(stretches, links, leaving=4)

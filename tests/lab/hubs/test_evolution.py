@@ -22,7 +22,7 @@ def overlay() -> MachineRings:
 
 
 @pytest.mark.parametrize("kappa", [10.0, math.inf])
-def test_from_the_start_to_what_is_found_at_once(overlay: MachineRings, kappa: float) -> None:
+def test_evolution_ends_at_the_static_optimum(overlay: MachineRings, kappa: float) -> None:
     charges = overlay.charges(kappa=kappa, rate=120)
     found = list(evolve(overlay.hubs, charges, hours=10, rate=50_000, seed=2))
     assert [each.hour for each in found] == [i / 2 for i in range(21)]
@@ -83,7 +83,7 @@ def test_the_smallest() -> None:
     assert len(list(evolve(none.hubs, none.charges(), hours=0))) == 1
 
 
-def test_what_is_refused(overlay: MachineRings) -> None:
+def test_invalid_parameters(overlay: MachineRings) -> None:
     for name, value in (("hours", -1), ("every", 0), ("rate", math.nan), ("seed", -1)):
         given: dict[str, Any] = {name: value}
         with refused(ParameterError, value, parameter=name):

@@ -96,7 +96,7 @@ def test_named_counts_links() -> None:
     assert links.named().tolist() == count.tolist()
 
 
-def test_one_machine_has_nobody_to_ask() -> None:
+def test_one_machine_has_no_links() -> None:
     links = Links(1)
     assert links.per_node == 0
     assert links.hops([0, 0], [0, 0]).tolist() == [0, 0]
@@ -109,7 +109,7 @@ def test_drawn_follows_the_density() -> None:
     assert found[2] / 10_000 == pytest.approx(0.8, abs=0.02)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_parameters() -> None:
     with refused(ParameterError, parameter="n_nodes", value=0):
         Links(0)
     with refused(ParameterError, parameter="seed", value=-1):

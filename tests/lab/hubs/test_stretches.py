@@ -147,7 +147,7 @@ def test_a_split_has_half_of_the_segments_on_either_side(line: Line) -> None:
     assert empty.halved(0, [0]).tolist() == [2.0]
 
 
-def test_who_leaves_has_its_stretch_taken_over(line: Line) -> None:
+def test_a_neighbour_takes_over_the_stretch_of_a_leaving_machine(line: Line) -> None:
     three = Stretches([line], [np.array([0.0, 1.0, 3.0, 4.0])], [np.array([2, 0, 1])])
     after = three.without(np.array([0]))
     assert (after.cuts[0].tolist(), after.node[0].tolist()) == ([0.0, 3.0, 4.0], [1, 0])

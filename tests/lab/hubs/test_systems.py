@@ -54,7 +54,7 @@ def test_messages_are_those_of_events_sent_one_by_one(system: str, kappa: float)
     assert found.upkeep == pytest.approx(charges.segment * segments)
 
 
-def test_multi_1d_holds_a_filter_on_every_range(overlay: MachineRings) -> None:
+def test_multi_1d_stores_a_filter_on_every_range(overlay: MachineRings) -> None:
     charges = overlay.charges()
     found = traffic_of(overlay, "multi-1d", charges)
     hubs = overlay.hubs

@@ -142,7 +142,7 @@ def test_the_smallest() -> None:
     assert Trip(np.array([2.0, 4.0]), np.array([1.0, 2.0])).mean_hops == 3
 
 
-def test_what_is_refused(overlay: MachineRings) -> None:
+def test_invalid_parameters(overlay: MachineRings) -> None:
     with refused(ParameterError, parameter="mbit", value=0):
         Delays(mbit=0)
     with refused(ParameterError, parameter="spread", value=-1):

@@ -139,7 +139,7 @@ def test_exact_costs_where_all_are_neighbours() -> None:
     assert row["tree_dissemination"] == 0.75 * (1 + 1 + 2) + 0.25 * other
 
 
-def test_whoever_comes_has_the_next_node() -> None:
+def test_new_subscribers_get_the_next_nodes() -> None:
     one = Interest([[1], [1]], subscribers=["k", "m"], flows=["x"])
     charged = Charged(OverlayRing(nodes=3), Overall(), one, PerFlow().fit(one).plan_, seconds=360.0)
     two = Interest([[0], [1], [0], [1]], subscribers=["a", "k", "m", "z"], flows=["x"])
@@ -173,7 +173,7 @@ def test_churn_is_the_same_for_the_same_seed() -> None:
 # ---------------------------------------------------------------------------------------------- bad input
 
 
-def test_overlays_that_cannot_be() -> None:
+def test_invalid_overlays() -> None:
     for name, value in (("nodes", 0), ("nodes", 1.5), ("churn", -1), ("churn", True), ("seed", -1)):
         with refused(ParameterError, parameter=name, value=value):
             OverlayRing(**{name: value})  # type: ignore[arg-type]

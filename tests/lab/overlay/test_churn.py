@@ -27,7 +27,7 @@ def planted(ring: Ring, seed: int, n_trees: int = 3) -> list[ScribeTree]:
 
 
 @given(st.sampled_from(RINGS), st.floats(0, 0.99), st.integers(0, 20), st.integers(0, 30))
-def test_all_who_are_left_are_reached(ring: Ring, share: float, joining: int, seed: int) -> None:
+def test_all_remaining_subscribers_are_reached(ring: Ring, share: float, joining: int, seed: int) -> None:
     trees = planted(ring, seed)
     after = churn(ring, trees, leaving=int(share * ring.n_nodes), joining=joining, seed=seed)
     assert after.ring.n_nodes == ring.n_nodes - len(after.failed_nodes) + joining
@@ -153,7 +153,7 @@ def test_round_after_round() -> None:
 # ---------------------------------------------------------------------------------------------- bad input
 
 
-def test_churn_that_cannot_be() -> None:
+def test_invalid_churn() -> None:
     ring = Ring(10)
     with refused(ParameterError, 10, parameter="leaving", value=11):
         churn(ring, leaving=11)

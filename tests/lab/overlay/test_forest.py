@@ -56,7 +56,9 @@ def moved(before: ScribeTree, now: ScribeTree, fresh: set[int]) -> OverlayUpkeep
 
 
 @given(st.sampled_from(RINGS), st.lists(WINDOWS, min_size=1, max_size=4), st.integers(0, 1000))
-def test_kept_up_is_rebuilt(ring: Ring, windows: list[tuple[int, float, float]], seed: int) -> None:
+def test_an_updated_forest_equals_a_rebuilt_one(
+    ring: Ring, windows: list[tuple[int, float, float]], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     forest = ChannelForest(ring, seed=seed)
     for turn, (more, failing, share) in enumerate(windows):
@@ -107,7 +109,7 @@ def test_a_ring_that_outgrows_its_leaf_sets() -> None:
         assert_same(forest, rebuilt(forest))
 
 
-def test_exactly_where_everybody_knows_everybody() -> None:
+def test_exact_counts_if_all_nodes_know_each_other() -> None:
     """Within a leaf set every node is one hop from the root."""
     ring = Ring(10, seed=5)
     forest = ChannelForest(ring, seed=1)
@@ -160,7 +162,7 @@ def test_a_channel_keeps_its_key() -> None:
 # ---------------------------------------------------------------------------------------------- bad input
 
 
-def test_forests_that_cannot_be() -> None:
+def test_invalid_forests() -> None:
     ring = Ring(10)
     forest = ChannelForest(ring)
     with refused(ParameterError, 9, parameter="subscriber", value=10):

@@ -241,7 +241,7 @@ def test_nodes_go_and_come(n_nodes: int, seed: int, data: st.DataObject) -> None
         assert parents[node] == (-1 if after is None else np.flatnonzero(new.ids == after)[0])
 
 
-def test_others_take_over_numbers() -> None:
+def test_new_nodes_take_over_numbers() -> None:
     ring = Ring(50, seed=2)
     new, again, other = (ring.renewed([3, 40], seed=seed) for seed in (1, 1, 2))
     assert np.flatnonzero(new.ids != ring.ids).tolist() == [3, 40]
@@ -315,7 +315,7 @@ def test_nodes_and_keys_that_are_none() -> None:
         ring.parents([1, 2])  # type: ignore[arg-type]
 
 
-def test_nodes_that_cannot_leave_or_come() -> None:
+def test_invalid_changes_of_nodes() -> None:
     with refused(ParameterError, 3, parameter="nodes", value=3):
         Ring(10).without([3, 4, 3])
     with refused(ParameterError, 3, parameter="nodes", value=3):

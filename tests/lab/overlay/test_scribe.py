@@ -167,7 +167,7 @@ def test_measured_costs(digit_bits: int) -> None:
 # ---------------------------------------------------------------------------------------------- bad input
 
 
-def test_subscribers_that_cannot_be() -> None:
+def test_invalid_subscribers() -> None:
     ring = Ring(10)
     with refused(ParameterError, 9, parameter="subscriber", value=10):
         ScribeTree(ring, 1, [10])
@@ -184,7 +184,7 @@ def test_subscribers_that_cannot_be() -> None:
         ScribeTree(ring.without([4]), 1, [4])
 
 
-def test_links_that_cannot_be() -> None:
+def test_invalid_links() -> None:
     ring = Ring(10)
     with refused(ParameterError, 3, parameter="keys", value=2):
         links(ring, [1, 2], np.ones((10, 3)))

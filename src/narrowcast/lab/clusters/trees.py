@@ -184,8 +184,8 @@ class ClusterTrees:
         def changed(now: Hashes, was: Hashes, receiver: Ints, was_receiver: Ints) -> int:
             if before.n_members == 0:
                 return int(np.count_nonzero(below_top))
-            whom, whom_before = self.peer[receiver], before.peer[was_receiver[at]]
-            same = active & (now == was[at]) & (whom == whom_before) & (before.parent[at] >= 0)
+            to, to_before = self.peer[receiver], before.peer[was_receiver[at]]
+            same = active & (now == was[at]) & (to == to_before) & (before.parent[at] >= 0)
             return int(np.count_nonzero(below_top & ~same))
 
         return (

@@ -112,7 +112,7 @@ def churn(
         joined = after.joined(places)
         lookups = len(after.lines) * joining * (1 + links.per_node)
         repaired += Toll.control(_total_hops(links, lookups, rng) + 2 * joining * len(after.lines))
-        new = [np.flatnonzero(who >= n - leaving) for who in joined.node]
+        new = [np.flatnonzero(machines >= n - leaving) for machines in joined.node]
         held = sum(joined.storage(hub)[place].sum() for hub, place in enumerate(new))
         reconnected += Toll.control(
             NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new))
@@ -218,18 +218,20 @@ def register(
     home = alive[key.argmin(axis=1)] if new.n_filters else np.empty(0, np.int64)
     hops = links.hops(*rng.integers(0, links.n_nodes, (2, new.n_filters)))
     looked_up = float((hops * new.weight).sum())
-    pieces = told = 0.0
+    pieces = notified = 0.0
     for attribute, tree in trees.items():
-        mine = np.flatnonzero(home == attribute)
-        line = new.line(attribute, mine)
+        assigned = np.flatnonzero(home == attribute)
+        line = new.line(attribute, assigned)
         cut = tree.division.pieces(line.first, line.last)
         weight, held = line.weight[cut.interval], tree.division.held_
         pieces += float(weight.sum())
         low, high = held.first[cut.position], held.last[cut.position]
         beyond = np.maximum(0, low - cut.first) + np.maximum(0, cut.last - high)
         # A drawn filter represents several equal ones: after the first of them nothing is new.
-        told += float(beyond.sum())
+        notified += float(beyond.sum())
     handed = Toll(pieces, SEGMENT * pieces)
     return RegistrationCost(
-        Toll.control(looked_up + told) + handed, Toll.control(pieces + told), pieces / (new.weight.sum() or 1)
+        Toll.control(looked_up + notified) + handed,
+        Toll.control(pieces + notified),
+        pieces / (new.weight.sum() or 1),
     )

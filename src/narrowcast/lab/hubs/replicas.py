@@ -61,8 +61,8 @@ class Replicas:
         for hub, (many, part) in enumerate(zip(self.many, getattr(loads, what), strict=True)):
             each = part if what == "storage" else part / many
             found += np.bincount(loads.node[hub], each, loads.n_nodes)
-            mine = self.hub == hub
-            found += np.bincount(self.node[mine], each[self.place[mine]], loads.n_nodes)
+            own = self.hub == hub
+            found += np.bincount(self.node[own], each[self.place[own]], loads.n_nodes)
         return found
 
 

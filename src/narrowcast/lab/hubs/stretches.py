@@ -132,11 +132,11 @@ class Stretches:
         if not low <= cut <= high:
             raise ParameterError(parameter="cut", value=cut, limit=f"a position from {low:g} to {high:g}")
         begins = np.insert(cuts[:-1], place + 1, cut)
-        who = np.insert(node, place + 1, node[helper])
-        gone = helper if helper <= place else helper + 1
-        begins, who = np.delete(begins, gone), np.delete(who, gone)
+        machines = np.insert(node, place + 1, node[helper])
+        old_place = helper if helper <= place else helper + 1
+        begins, machines = np.delete(begins, old_place), np.delete(machines, old_place)
         begins[0] = 0.0
-        return self._with(hub, np.append(begins, cuts[-1]), who)
+        return self._with(hub, np.append(begins, cuts[-1]), machines)
 
     def without(self, nodes: Ints) -> Self:
         """Return the stretches after machines have left; theirs go to the machines before them."""
@@ -149,12 +149,12 @@ class Stretches:
         # Remaining machines are renumbered without gaps.
         number = np.cumsum(~np.isin(np.arange(self.n_nodes), nodes)) - 1
         cuts, node = [], []
-        for ends, who in zip(self.cuts, self.node, strict=True):
-            stays = ~np.isin(who, nodes)
+        for ends, machines in zip(self.cuts, self.node, strict=True):
+            stays = ~np.isin(machines, nodes)
             begins = ends[:-1][stays]
             begins[0] = 0.0
             cuts.append(np.append(begins, ends[-1]))
-            node.append(number[who[stays]])
+            node.append(number[machines[stays]])
         return type(self)(self.lines, cuts, node)
 
     def joined(self, places: Sequence[Ints]) -> Self:
@@ -166,11 +166,11 @@ class Stretches:
             For each tree the stretch that each new machine takes half of, all different.
         """
         cuts, node = [], []
-        for hub, (ends, who) in enumerate(zip(self.cuts, self.node, strict=True)):
+        for hub, (ends, machines) in enumerate(zip(self.cuts, self.node, strict=True)):
             order = np.argsort(places[hub])
             at = places[hub][order] + 1
             cuts.append(np.insert(ends, at, self.halved(hub, at - 1)))
-            node.append(np.insert(who, at, self.n_nodes + order))
+            node.append(np.insert(machines, at, self.n_nodes + order))
         return type(self)(self.lines, cuts, node)
 
     def owners(self, hub: int, keys: Ints) -> tuple[Ints, Ints]:

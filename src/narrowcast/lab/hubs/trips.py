@@ -161,9 +161,9 @@ class Trips:
         hops, seconds = np.zeros(len(self.event)), np.zeros(len(self.event))
         for line in lines:
             a = line.attribute
-            mine = np.flatnonzero(home[self.filter] == a)
+            own = np.flatnonzero(home[self.filter] == a)
             looked_up, taken = self._lookup(line.density, at[:, a], len(lines), rng)
-            event, chosen = self.event[mine], self.filter[mine]
+            event, chosen = self.event[own], self.filter[own]
             first, last = hubs.first[chosen, a], hubs.last[chosen, a]
             free = first < 0
             first, last = np.where(free, 0, first), np.where(free, hubs.n_positions - 1, last)
@@ -175,8 +175,8 @@ class Trips:
             visitor, visited = visits(line, np.ascontiguousarray(at[:, a]))
             copies = np.bincount(visitor, machines[visited], len(at)).round().astype(np.int64) - 1
             on, waits = self._sent_among(np.where(beside, copies[event], 0), rng)
-            hops[mine] = looked_up[event] + on
-            seconds[mine] = taken[event] + waits
+            hops[own] = looked_up[event] + on
+            seconds[own] = taken[event] + waits
         return self._with_last_hop(hops, seconds, rng)
 
     def everywhere(self, charges: LineCharges) -> Trip:

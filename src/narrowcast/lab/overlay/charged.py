@@ -92,7 +92,7 @@ class Charged:
         joined, left = (int(each.sum()) for each in self.trees.follow(self._listening_nodes(plan)))
         alone = sum(int(each.sum()) for each in self.alone.follow(self._interested_nodes(interest)))
         maintenance, dissemination = self._cost(interest, plan)
-        kept, sent = self._cost_alone(interest)
+        maintained, sent = self._cost_alone(interest)
         churned, churned_alone = (_churn_counts(of_ring + each) for each in (mended, mended_alone))
         intervals = self.seconds / self.model.interval
         return {
@@ -104,8 +104,8 @@ class Charged:
             "tree_leave": left,
             **churned,
             "tree_messages": (joined + left + sum(churned.values())) / intervals,
-            "tree_per_flow": kept + sent,
-            "tree_per_flow_maintenance": kept,
+            "tree_per_flow": maintained + sent,
+            "tree_per_flow_maintenance": maintained,
             "tree_per_flow_dissemination": sent,
             "tree_per_flow_helpers": int(self.alone.helpers.sum()),
             "tree_per_flow_messages": (alone + sum(churned_alone.values())) / intervals,
@@ -116,11 +116,11 @@ class Charged:
         ring, n = self.ring, self.ring.n_nodes
         failed = np.sort(self._rng.choice(n, self.overlay.churn, replace=False))
         new = ring.renewed(failed, seed=self._windows).joined(max(0, len(self.subscribers) - n))
-        came = np.append(failed, np.arange(n, new.n_nodes))
-        if not len(came):
+        new_nodes = np.append(failed, np.arange(n, new.n_nodes))
+        if not len(new_nodes):
             return OverlayUpkeep(), OverlayUpkeep(), OverlayUpkeep()
         self.ring = new
-        messages = settled(ring, ring.without(failed), new, failed, came, self._rng)
+        messages = settled(ring, ring.without(failed), new, failed, new_nodes, self._rng)
         return messages, self.trees.move(new), self.alone.move(new)
 
     def _cost(self, interest: Interest, plan: ChannelPlan) -> tuple[float, float]:
@@ -131,11 +131,11 @@ class Charged:
         shared = flows >= 2
         frequency = plan.rate_of_flows(interest) * model.interval
         pairs = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
-        kept = float(length.sum()) + float(model.association_of(flows[shared]).sum())
+        maintenance = float(length.sum()) + float(model.association_of(flows[shared]).sum())
         each = np.asarray(carries @ (length + np.where(shared, model.cost_n, 0.0)))
         handed = float(model.frequencies(interest).sum()) * model.cost_n
         return (
-            kept + plan.unicast.nnz * float(model.maintenance_of(1)),
+            maintenance + plan.unicast.nnz * float(model.maintenance_of(1)),
             handed + float(frequency @ each) + float(frequency @ pairs) * float(model.dissemination_of(1)),
         )
 
@@ -149,11 +149,11 @@ class Charged:
         """Return which nodes listen to which groups, as a nodes x groups relation."""
         node = positions("subscriber", plan.subscribers, self.subscribers)[rows_of(plan.listens)]
         if len(node) and node.min() < 0:
-            who = plan.subscribers[int(rows_of(plan.listens)[np.argmin(node)])].as_py()
+            subscriber = plan.subscribers[int(rows_of(plan.listens)[np.argmin(node)])].as_py()
             raise ParameterError(
-                f"plan: its subscriber {who!r} is not in the interest; fit the planner to this interest",
+                f"plan: subscriber {subscriber!r} is not in the interest; fit the planner to this interest",
                 parameter="plan",
-                value=who,
+                value=subscriber,
             )
         group = plan.groups()[plan.listens.indices]
         return relation_of(node, group, (len(self.subscribers), plan.n_channels))

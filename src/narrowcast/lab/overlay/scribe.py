@@ -141,11 +141,11 @@ class ScribeTree:
         place = _distinct_places(self.ring, nodes)
         node = self.ring.by_place[place]
         if self.member[node].any():
-            who = node[np.argmax(self.member[node])]
+            wrong = node[np.argmax(self.member[node])]
             raise ParameterError(
-                f"nodes={who}: has subscribed already; give nodes that have not",
+                f"nodes={wrong}: has subscribed already; give nodes that have not",
                 parameter="nodes",
-                value=int(who),
+                value=int(wrong),
             )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.graft(*self.ring.tables, self.ring.by_place, self.key, place, *arrays)
@@ -163,9 +163,9 @@ class ScribeTree:
         """
         node = self.ring.by_place[_distinct_places(self.ring, nodes)].astype(np.int64)
         if not self.member[node].all():
-            who = node[np.argmin(self.member[node])]
+            wrong = node[np.argmin(self.member[node])]
             raise ParameterError(
-                f"nodes={who}: has not subscribed; give subscribers", parameter="nodes", value=int(who)
+                f"nodes={wrong}: has not subscribed; give subscribers", parameter="nodes", value=int(wrong)
             )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.prune(node, *arrays)

@@ -40,7 +40,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "COBAS grows least" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_parameters(tmp_path: Path) -> None:
     words = (
         "reproduce",
         "cobas2009",
@@ -74,7 +74,7 @@ def test_figure_5() -> None:
     assert len(outcome.notes) == 1 + 4 + 1
 
 
-def test_what_the_paper_prints_has_its_place() -> None:
+def test_numbers_of_the_paper_are_in_their_rows() -> None:
     assert {at for _, *both in PRINTED for at in both} <= set(SKEWS)
     whole = EXPERIMENTS["figure-5"].settings("paper", {})
     assert not size_note(whole, ("nodes", "filters"))

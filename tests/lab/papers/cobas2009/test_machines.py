@@ -42,7 +42,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "How fast it goes is no result" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_parameters(tmp_path: Path) -> None:
     words = ("reproduce", "cobas2009", "--scale", "small", "--out", tmp_path / "out", "--experiment")
     message = refusal(*words, "planetlab", "--set", "round_min=90")
     assert "round_min=90.0" in message
@@ -185,7 +185,7 @@ def test_planetlab() -> None:
     assert outcome.notes[-1].startswith("The setting here is not the paper's: nodes 20, filters 500")
 
 
-def test_what_the_paper_prints_has_its_place() -> None:
+def test_numbers_of_the_paper_are_in_their_rows() -> None:
     whole = EXPERIMENTS["planetlab"].settings("paper", {})
     assert {hour for _, hour, _ in planetlab.PRINTED} <= set(range(whole["hours"] + 1))
     assert {series for series, _ in load.PRINTED} <= {f"{a}/{b}" for a in load.LOADS for b in load.STATES}

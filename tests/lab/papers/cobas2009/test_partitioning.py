@@ -45,7 +45,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert (tmp_path / "out" / f"cobas2009-partitioning.{kind}").stat().st_size > 10_000
 
 
-def test_what_is_asked_for_is_told() -> None:
+def test_all_metrics_are_reported() -> None:
     """At so small a size events that were not seen are not as even as those that were."""
     found = EXPERIMENT.run(
         Study((1,), EXPERIMENT.settings("small", {"subscriptions": "3000", "events": "5000"}))

@@ -82,7 +82,7 @@ def test_no_plan_sees_the_events_that_it_is_measured_on() -> None:
         assert made.seen(step)[1] == made.drawn(step, 1500 * step, 1500)[1]
 
 
-def test_replanned_from_what_was_seen() -> None:
+def test_replanned_from_past_events() -> None:
     # With all seen events counting alike and none forgotten, rates are plain counts of the last `learn`.
     made = setting(half_life=1e30, learn=2000)
     cells = np.concatenate([made.seen(1)[0], made.seen(2)[0]])[-2000:]

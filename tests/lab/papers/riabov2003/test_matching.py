@@ -97,7 +97,7 @@ def test_a_scan_in_compiled_loops_finds_what_a_scan_finds() -> None:
         assert compiled.match(events) == Scan().fit(subscriptions).match(events)
 
 
-def test_what_it_says_follows_from_the_numbers(outcome: Outcome) -> None:
+def test_notes_follow_from_the_numbers(outcome: Outcome) -> None:
     speed = {
         series: [value(outcome, series, k, "events_per_second") for k in SIZES]
         for series in ("stree/published", "scan/compiled")

@@ -100,7 +100,7 @@ def test_other_functions_of_size() -> None:
         assert rows["tamara/average", None, "oc_change_pct"].measured < 0
 
 
-def test_what_is_the_same_is_run_once() -> None:
+def test_equal_runs_are_cached() -> None:
     given: dict[str, Any] = {
         "model": "average", "seed": 5, "users": 40, "topics": 20, "p_in": 0.9, "home": 2,
         "function": "linear", "windows": 3, "shift": "none", "days": 61.0,

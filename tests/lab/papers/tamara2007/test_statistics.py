@@ -45,7 +45,7 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
-def test_every_run_tells_what_the_simulator_does(name: str) -> None:
+def test_every_run_has_the_statistics_of_the_simulator(name: str) -> None:
     panel, given = SAME[name]
     rows, _ = run(name, (0, 1))
     for method in METHODS:
@@ -90,7 +90,7 @@ def test_clusters_over_time() -> None:
 
 
 @pytest.mark.parametrize("adapt", [True, False])
-def test_what_it_takes_to_begin_is_not_counted(adapt: bool) -> None:
+def test_initialization_is_not_counted(adapt: bool) -> None:
     given: dict[str, Any] = {"model": "average", "seed": 3, **ONE, "days": 61.0, "shift": "clustered"}
     last_row = history(method="tamara" if adapt else "static", **given)[-1]
     feeds = workload(**given)
@@ -108,7 +108,7 @@ def test_what_it_takes_to_begin_is_not_counted(adapt: bool) -> None:
     }
 
 
-def test_clusters_that_stay_tell_what_it_took_to_make_them() -> None:
+def test_static_clusters_report_the_messages_that_made_them() -> None:
     """Counting goes on from the planner that made them to the one that keeps them."""
     given: dict[str, Any] = {"model": "average", "seed": 3, **ONE, "windows": 10, "shift": "none"}
     made, kept = (history(method=method, days=61.0, **given) for method in ("tamara", "static"))

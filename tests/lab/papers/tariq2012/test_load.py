@@ -86,7 +86,7 @@ def test_figure_3l() -> None:
     ]
 
 
-def test_the_paper_is_told_at_its_size() -> None:
+def test_numbers_of_the_paper_are_shown_at_its_size() -> None:
     found: load.Values = {
         (f"{method}/followed/{variant}", None, load.SAVES): [1.0]
         for method in METHODS

@@ -59,7 +59,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "they are left out" in found["notes"][-1]
 
 
-def test_numbers_of_the_paper_stand_beside_its_workload_only() -> None:
+def test_numbers_of_the_paper_are_shown_for_its_workload_only() -> None:
     found = Numbers()
     for method in METHODS:
         for law in ("zipf", "uniform"):

@@ -80,7 +80,7 @@ def test_times_loads_and_quality(outcome: Any) -> None:
     }  # fmt: skip
 
 
-def test_numbers_of_the_paper_stand_beside_its_own_setting() -> None:
+def test_numbers_of_the_paper_are_shown_for_its_setting_only() -> None:
     printed = _printed(FIGURE_4.settings("paper", {}))
     assert printed["rassoc/plain", MANY, "seconds"] == 5
     assert printed["ncut/plain", MANY, "root_seconds"] == 25
@@ -115,7 +115,7 @@ def test_the_slowest_branch_one_by_one() -> None:
     assert branch_seconds(tree, report, ("local", "projection"), passes=0, rng=rng) > slowest
 
 
-def test_what_is_sent_to_the_root_is_its_load() -> None:
+def test_messages_to_the_root_are_its_load() -> None:
     wants = np.random.default_rng(4).random((200, 60)) < 0.15
     planner: Any = PLANNERS["ncut"](channels=4, levels=3, groups=8, landmarks=0.4, dimensions=3).fit(
         Interest(wants)

@@ -145,7 +145,7 @@ def test_figure_5_is_measured() -> None:
     assert EXPERIMENTS["figure-5"].params["h"] == list(AGGREGATION)
 
 
-def test_figure_6_is_what_plans_cost() -> None:
+def test_figure_6_has_the_costs_of_plans() -> None:
     given = {"sessions": "5,20", "groups": "5"}
     rows, outcome = run("figure-6", (4,), **given)
     params = EXPERIMENTS["figure-6"].settings("small", given)
@@ -201,7 +201,7 @@ def test_baselines() -> None:
     assert len(outcome.notes) == 5
 
 
-def test_a_hybrid_plan_leaves_nobody_out() -> None:
+def test_a_hybrid_plan_reaches_all_readers() -> None:
     rng = np.random.default_rng(6)
     interest = Interest(rng.random((20, 60)) < 0.06, rng.random(60))
     plan = hybrid_plan(interest, method="joint", groups=2, sessions=4, seed=0, sweeps=20)

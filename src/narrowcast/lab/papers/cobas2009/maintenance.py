@@ -81,7 +81,7 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     lo, hi = workload.ends()
     new = overlay.filters(lo[drawn:], hi[drawn:], weight)
     filed = register(merging.trees_, overlay.hubs, new, links, seed=seed)
-    came = churn(even, links, joining=machines, seed=seed)
+    joined = churn(even, links, joining=machines, seed=seed)
     failed = churn(even, links, leaving=machines, seed=seed)
     left = churn(even, links, leaving=machines, graceful=True, seed=seed)
     both = churn(even, links, leaving=machines, joining=machines, seed=seed)
@@ -91,13 +91,13 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     rows = [
         _record("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
         _record("filters/delete", filed.deletion, more * weight),
-        _record("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
+        _record("nodes/join", joined.total, machines) | {CHANGED: 100 * machines / nodes},
         _record("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
         _record("nodes/leave", left.total, machines),
         _record("nodes/rebalance", again.moving, 2 * machines)
         | {"sampling_gb": again.sampling.bytes / 1e9, "moves": again.moves},
     ]
-    rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
+    rows[2] |= {"links_gb": joined.links.bytes / 1e9, "segments_gb": joined.segments.bytes / 1e9}
     rows[3] |= {"links_gb": failed.links.bytes / 1e9, "segments_gb": failed.segments.bytes / 1e9}
     rows[5] |= {
         MACHINES: loads.machines,

@@ -258,13 +258,13 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
         ends = {method: along(method, "faithful", "levels") for method in ("rassoc", "ncut")}
         lost = {method: values[0] - values[-1] for method, values in ends.items()}
         table = {method: along(method, "table", "levels") for method in ends}
-        kept = {method: values[0] - values[-1] for method, values in table.items()}
+        table_loss = {method: values[0] - values[-1] for method, values in table.items()}
         notes.append(
             f"From one level to {max(params['levels'])} HScore falls by {lost['rassoc']:.2f} by ratio "
             f"association and by {lost['ncut']:.2f} by normalised cut: the trend is the paper's, 'slightly' "
             f"is {verdict(max(lost.values()) < 0.05)}. With one table of the root's landmarks, which all "
-            f"groups get, it falls by {kept['rassoc']:.2f} and {kept['ncut']:.2f}: the more levels, the "
-            "fewer landmarks the table has."
+            f"groups get, it falls by {table_loss['rassoc']:.2f} and {table_loss['ncut']:.2f}: the more "
+            "levels, the fewer landmarks the table has."
         )
     notes.append(
         f"A group has at least {params['dimensions'] + 1} landmarks, one more than coordinates, as the paper "
