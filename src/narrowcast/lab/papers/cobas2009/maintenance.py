@@ -213,7 +213,7 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
 
 
 FIGURE_7B = Experiment(
-    "traffic of filters that are added and taken away, and of machines that come and go",
+    "traffic of adding and removing filters, and of machines that join and leave",
     _figure_7b,
     {**PAPER, "share": [1.0, 2.0, 5.0, 10.0], "events": 500, "rounds": 60},
     {**SMALL, "share": [2.0, 10.0], "events": 200},

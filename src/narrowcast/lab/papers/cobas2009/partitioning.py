@@ -219,7 +219,7 @@ def _notes(mean: dict[tuple[str, str], float], params: dict[str, Any]) -> list[s
 
 
 PARTITIONING = Experiment(
-    "parts for an engine: copies of an event, replication of a filter and balance of work, by scheme",
+    "partitioning schemes: copies per event, replication of filters and balance of work",
     _partitioning,
     {"parts": 64, "attributes": 10, "subscriptions": 1_000_000, "events": 100_000},
     {"subscriptions": 20_000, "events": 20_000},

@@ -221,7 +221,7 @@ FIGURE_6B = Experiment(
     SMALL,
 )
 FIGURE_6C = Experiment(
-    "traffic by number of machines, with and without caching of where ranges are",
+    "traffic by number of machines, with and without caching of the places of ranges",
     lambda study: _run_along(study, "figure-6c", "nodes", THREE, _by_nodes),
     {**PAPER, "nodes": [1000, 5000, 10_000, 20_000, 40_000, 80_000], "cached": 0.1},
     {**SMALL, "nodes": [32, 128, 512]},

@@ -286,7 +286,7 @@ def _claims(rows: list[ResultRow], *, real: bool) -> list[str]:
 
 
 DATA = Experiment(
-    "prices, popularity and amounts, from real quotes where there are any (figures 4 and 5)",
+    "prices, popularity and amounts, from real quotes if available (figures 4 and 5)",
     _data,
     {"quotes": ""},
 )

@@ -279,7 +279,7 @@ def _claims(rows: list[ResultRow]) -> list[str]:
 
 
 DRIFT = Experiment(
-    "what planning again saves when the peaks of the events move",
+    "benefit of replanning when the peaks of the events move",
     _drift,
     {
         "subscriptions": 1000,

@@ -185,7 +185,7 @@ def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
 
 
 FIGURE_6 = Experiment(
-    "how much of what multicast can save is saved, against the threshold",
+    "share of the possible savings of multicast, by threshold",
     _figure_6,
     {
         "subscriptions": 1000,

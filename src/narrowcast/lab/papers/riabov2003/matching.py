@@ -193,7 +193,7 @@ def _claims(rows: list[ResultRow]) -> list[str]:
 
 
 MATCHING = Experiment(
-    "what an index visits and tests of all subscriptions, and how fast it is",
+    "share of subscriptions that an index visits and tests, and its speed",
     _matching,
     {"sizes": [1000, 10_000, 100_000, 1_000_000], "events": 2000},
     {"sizes": [1000, 10_000], "events": 500},

@@ -255,7 +255,7 @@ FIGURE_5 = Experiment(
     SMALL,
 )
 FIGURE_6 = Experiment(
-    "the same in two months, two weeks, and one day",
+    "cost over time while users arrive, in two months, two weeks, and one day",
     _figure_6,
     {**PAPER, "days": list(SPANS), "model": MODELS[:1]},
     SMALL,

@@ -329,7 +329,7 @@ def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
 
 
 FIGURE_3 = Experiment(
-    "how true coordinates of groups are; k-means by a sample, by groups, and HP2PC",
+    "accuracy of coordinates from groups; k-means by a sample, by groups, and HP2PC",
     _figure_3,
     {
         **PAPER,

@@ -323,7 +323,7 @@ FIGURE_3K = Experiment(
     {**SMALL, "moves": 400},
 )
 FIGURE_3L = Experiment(
-    "notification cost with peers that come and go",
+    "notification cost with peers that come and leave",
     _figure_3l,
     {**PAPER, "churn": [0.0, 2.0, 4.0, 8.0, 10.0, 12.0, 16.0], "step": 500, "period": 1000},
     {**SMALL, "churn": [0.0, 8.0, 16.0], "step": 100, "period": 400},

@@ -285,7 +285,7 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
 
 
 FIGURE_1 = Experiment(
-    "quality of clusters against the number of coordinates; false positives beside CK, OV and ours",
+    "quality of clusters by number of coordinates; false positives compared with CK, OV and direct",
     _figure_1,
     {**PAPER, "dimensions": [2, 5, 10, 20, 50], "ideal": 5, "clusters": [10, 25, 50, 100], "per_peer": 2},
     {**SMALL, "dimensions": [2, 5, 20], "clusters": [10, 30]},

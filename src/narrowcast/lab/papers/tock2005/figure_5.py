@@ -108,7 +108,7 @@ def _claims(curves: dict[str, CostCurve], found: list[Calibration]) -> list[str]
 
 
 FIGURE_5 = Experiment(
-    "what filtering a message costs, measured with real multicast on this machine",
+    "cost of filtering a message, measured with real multicast on this machine",
     _figure_5,
     {"h": list(AGGREGATION), "seconds": 8.0},
     {"h": [1, 4, 16, 40], "seconds": 1.0},

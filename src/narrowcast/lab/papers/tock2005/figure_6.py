@@ -145,7 +145,7 @@ def _won(value: dict[tuple[str, float, float, int], float], names: list[str], la
 
 
 FIGURE_6 = Experiment(
-    "what hierarchy does: groups first, over numbers of sessions and groups",
+    "effect of hierarchy: the groups-first method over numbers of sessions and groups",
     _figure_6,
     {**PAPER, "groups": [10, 20, 50, 100], "sessions": [10, 20, 50, 100, 200, 500, 1000]},
     {**SMALL, "groups": [5, 10, 20], "sessions": [5, 10, 20, 50, 100]},

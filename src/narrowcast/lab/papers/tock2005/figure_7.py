@@ -119,7 +119,7 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
 
 
 FIGURE_7 = Experiment(
-    "the methods beside each other, and ours",
+    "the paper's methods and the product's own, compared",
     _figure_7,
     {**PAPER, "groups": [GROUPS], "sessions": [50, 100, 200, 500, 1000], "sweeps": 10_000},
     {**SMALL, "groups": [10], "sessions": [10, 20, 50, 100], "sweeps": 300},
