@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from narrowcast.lab.clusters import ClusteredSubscriptions, ClusteringMethod, DriftWatch, Due, Policy
+from narrowcast.lab.clusters import (
+    ClusteredSubscriptions,
+    ClusteringMethod,
+    ClusteringTask,
+    DriftWatch,
+    Policy,
+)
 from support.clusters import OPTIONS, drawn, load
 
 
@@ -51,7 +57,7 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
     policy = Policy(history=60, drift=None, mild=0.1, stretch=20, horizon=1, move=1e9)
     never = load(stream, "rassoc", policy=policy).total()
     assert never.refreshed > 0 == never.moves
-    # Without coordinates, or once somebody has left, clusters are computed.
+    # Without coordinates, or once a subscription has left, clusters are computed.
     policy = replace(policy, horizon=None)
     direct = load(stream, "direct", policy=policy).total()
     assert direct.computed > 0 == direct.refreshed
@@ -71,16 +77,19 @@ def test_refreshing_has_to_pay_as_well_and_to_be_possible() -> None:
     assert not clustered.refreshable
 
 
-def test_the_watch_tells_little_change_from_much() -> None:
+def test_the_watch_separates_mild_drift_from_drift() -> None:
     policy = Policy(history=400, drift=0.5, mild=0.2, stretch=100)
     watch = DriftWatch(policy, 0)
-    assert [watch.seen(100 * i, 10.0, able=True) for i in (1, 2)] == [Due(), Due()]
-    assert watch.seen(300, 12.1, able=True) == Due(400, refresh=True)
+    assert [watch.observe(100 * i, 10.0, able=True) for i in (1, 2)] == [ClusteringTask(), ClusteringTask()]
+    assert watch.observe(300, 12.1, able=True) == ClusteringTask(400, refresh=True)
     # From now on 12 are usual, as far as refreshing goes; together it is still much more than at first.
-    assert [watch.seen(100 * i, wrong, able=True) for i, wrong in ((4, 12.2), (5, 14.0))] == [Due(), Due()]
-    assert watch.seen(600, 14.9, able=True) == Due(400, refresh=True)
-    assert watch.seen(700, 15.1, able=True) == Due(100)
+    assert [watch.observe(100 * i, wrong, able=True) for i, wrong in ((4, 12.2), (5, 14.0))] == [
+        ClusteringTask(),
+        ClusteringTask(),
+    ]
+    assert watch.observe(600, 14.9, able=True) == ClusteringTask(400, refresh=True)
+    assert watch.observe(700, 15.1, able=True) == ClusteringTask(100)
     # What cannot be refreshed is computed, from as many events as there are of the present kind.
-    assert [watch.seen(at, 10.0) for at in (800, 900)] == [Due(200), Due()]
-    assert watch.seen(950, 12.5) == Due(350)
-    assert DriftWatch(replace(policy, mild=None), 0).seen(100, 99.0, able=True) == Due()
+    assert [watch.observe(at, 10.0) for at in (800, 900)] == [ClusteringTask(200), ClusteringTask()]
+    assert watch.observe(950, 12.5) == ClusteringTask(350)
+    assert DriftWatch(replace(policy, mild=None), 0).observe(100, 99.0, able=True) == ClusteringTask()

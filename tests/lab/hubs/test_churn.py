@@ -12,6 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.hubs import Line, Links, MachineRings, Stretches, Toll, churn, lines_of, register
 from narrowcast.planning.ranges.merging import AttributeLines, Merging
 from narrowcast.workloads import Intervals
+from support.errors import refused
 from support.hubs import hubs, stretched
 
 
@@ -49,19 +50,19 @@ def without(stretches: Stretches, node: int) -> list[float]:
     return held(stretches.without(np.array([node])))
 
 
-def test_one_that_goes_without_a_word_is_dearer() -> None:
+def test_failing_without_notice_costs_more() -> None:
     stretches, links = four(), Links(4, seed=1)
     for seed in range(4):
-        said, silent = (
+        left, silent = (
             churn(stretches, links, leaving=1, graceful=graceful, seed=seed) for graceful in (True, False)
         )
-        assert held(said.stretches) == held(silent.stretches)
-        lost = 8 - sum(held(said.stretches)[i] for i in range(3)) + said.segments.messages - 1
+        assert held(left.stretches) == held(silent.stretches)
+        lost = 8 - sum(held(left.stretches)[i] for i in range(3)) + left.segments.messages - 1
         # As many lookups of 128 bytes a hop as there are segments, and the segments.
         if lost:
             hops = (silent.segments.bytes / 128 - lost) / lost
             assert 0 < hops < 2
-        assert silent.keys == said.keys
+        assert silent.keys == left.keys
 
 
 def test_one_that_comes() -> None:
@@ -106,15 +107,15 @@ def test_a_tree_that_has_lost_a_side_is_to_be_rotated() -> None:
     assert any(found.rotations for found in turned)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_parameters() -> None:
     stretches, links = four(), Links(4)
-    with pytest.raises(ParameterError, match="leaving is 4 of 4 machines; let one stay at least"):
+    with refused(ParameterError, parameter="leaving", value=4):
         churn(stretches, links, leaving=4)
-    with pytest.raises(ParameterError, match="joining is 4 where 3 machines are; let them come in several"):
+    with refused(ParameterError, 3, parameter="joining", value=4):
         churn(stretches, links, leaving=1, joining=4)
-    with pytest.raises(ParameterError, match="links are of 5 machines and there are 4; give as many"):
+    with refused(ParameterError, 5, 4, parameter="links", value=5):
         churn(stretches, Links(5))
-    with pytest.raises(ParameterError, match="joining is -1"):
+    with refused(ParameterError, parameter="joining", value=-1):
         churn(stretches, links, joining=-1)
 
 
@@ -133,7 +134,7 @@ def test_filters_are_looked_up_and_handed_to_each_key() -> None:
     rng = np.random.default_rng(4)
     rng.random((2, 1))
     hops = 5 * int(links.hops(*rng.integers(0, 3, (2, 2))).sum())
-    # Key 1 covers 1 alone, and reaches to 2 from now on, which is told once: filters of a weight are alike.
+    # Key 1 covers 1 alone, and reaches to 2 from now on, which is notified once for equal filters.
     assert found.insertion == Toll.control(hops + 1) + Toll(15.0, 15 * 128.0)
     assert found.deletion == Toll.control(15 + 1)
 
@@ -153,7 +154,7 @@ def test_filters_go_to_a_tree_that_there_is() -> None:
         assert found.deletion == Toll.control(merging.cost_.terms["segments"])
     none = overlay.filters(lo[:0], hi[:0], 1.0)
     assert register(merging.trees_, overlay.hubs, none, Links(16)) == (Toll(), Toll(), 0.0)
-    with pytest.raises(ParameterError, match=r"new filters are over 1 x 2 positions and trees over 3 x 16"):
+    with refused(ParameterError, "1 x 2", "3 x 16", parameter="new", value=(1, 2)):
         register(merging.trees_, overlay.hubs, AttributeLines([[1.0, 1.0]], [[0]], [[1]]), Links(16))
 
 

@@ -1,25 +1,26 @@
-"""Clusters of subscriptions in use: events stream by, peers come and go, and each message counts (tariq2012).
+"""Clusters of subscriptions in operation, with every message counted, as in Tariq et al. 2012 (tariq2012).
 
-`stream` has the events and who is there when, `method` finds clusters, `policy` says when they are found
-anew, `nice` and `members` keep a hierarchy of peers in each cluster, `trees` says how far events come in it,
-`peertree` and `branched` do both for an R-tree, `traffic` adds up, and `load` runs it all.
+Events arrive, and subscriptions come and leave. `stream` has the events and when each subscription is active,
+`method` computes clusters, `policy` says when they are computed again, `nice` and `members` keep a hierarchy
+of peers in each cluster, `trees` says which members an event reaches, `peertree` and `branched` do both for
+an R-tree, `traffic` adds up messages, and `load` runs the simulation.
 """
 
 from __future__ import annotations
 
-from narrowcast.lab.clusters.branched import Branched
+from narrowcast.lab.clusters.branched import RTreeClusters
 from narrowcast.lab.clusters.load import Load, LoadStep, Window
 from narrowcast.lab.clusters.members import ClusterMembers
 from narrowcast.lab.clusters.method import (
     METHODS,
     ClusteredSubscriptions,
     ClusteringMethod,
-    Computed,
-    Refreshed,
+    ComputedClusters,
+    RefreshedClusters,
 )
 from narrowcast.lab.clusters.nice import Nice, NiceUpkeep
 from narrowcast.lab.clusters.peertree import PeerTree
-from narrowcast.lab.clusters.policy import DriftWatch, Due, Policy
+from narrowcast.lab.clusters.policy import ClusteringTask, DriftWatch, Policy
 from narrowcast.lab.clusters.stream import SubscriptionStream, lives
 from narrowcast.lab.clusters.traffic import VARIANTS, ClusterTraffic, EventDelivery, Variant
 from narrowcast.lab.clusters.trees import ClusterTrees
@@ -27,15 +28,14 @@ from narrowcast.lab.clusters.trees import ClusterTrees
 __all__ = [
     "METHODS",
     "VARIANTS",
-    "Branched",
     "ClusterMembers",
     "ClusterTraffic",
     "ClusterTrees",
     "ClusteredSubscriptions",
     "ClusteringMethod",
-    "Computed",
+    "ClusteringTask",
+    "ComputedClusters",
     "DriftWatch",
-    "Due",
     "EventDelivery",
     "Load",
     "LoadStep",
@@ -43,7 +43,8 @@ __all__ = [
     "NiceUpkeep",
     "PeerTree",
     "Policy",
-    "Refreshed",
+    "RTreeClusters",
+    "RefreshedClusters",
     "SubscriptionStream",
     "Variant",
     "Window",

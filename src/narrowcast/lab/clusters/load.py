@@ -1,4 +1,4 @@
-"""Clusters of subscriptions that follow the load: events stream by, peers come and go, clusters change."""
+"""Simulation of clusters of subscriptions: events arrive, peers come and leave, clusters change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from narrowcast.lab.clusters.method import ClusteringMethod, Computed
+    from narrowcast.lab.clusters.method import ClusteringMethod, ComputedClusters
     from narrowcast.lab.clusters.stream import SubscriptionStream
     from narrowcast.lab.clusters.trees import ClusterTrees
     from narrowcast.model.interest import Interest
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Load", "LoadStep", "Window"]
 
-#: Question and answer of a subscription that asks where it belongs.
+#: Request and reply of a subscription that asks for its cluster.
 _ASKED = 2
-#: Messages of a peer that joins the groups of coordinators, of one that leaves, and in an interval.
+#: Messages of a peer that joins the groups of coordinators, of one that leaves, and per heartbeat interval.
 _GROUP_JOIN, _GROUP_LEAVE, _GROUP_BEAT = 4, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadStep:
-    """A run of events during which nothing changes.
+    """A run of consecutive events without any change.
 
     Parameters
     ----------
     start, stop
         The events, from one to before the other.
     trees
-        The trees that they go along.
+        The trees that deliver them.
     traffic
-        All messages, with those of the changes right before the first event.
+        All messages, including those of the changes right before the first event.
     """
 
     start: int
@@ -58,7 +58,7 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """What is measured of some events.
+    """The messages of a range of events.
 
     Parameters
     ----------
@@ -75,36 +75,36 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A stream of events to subscriptions in clusters, with all messages that there are.
+    """A simulation of a stream of events to clustered subscriptions that counts all messages.
 
-    An event is handed to the top of each cluster in which somebody wants it, and goes on from there, by both
-    variants at once: see `ClusterTrees`. How a publisher knows these tops is left out, and so are clusters and trees
-    at first.
+    An event is handed to the top of each cluster with a matching subscription, and is delivered from there by
+    both variants at once: see `ClusterTrees`. How a publisher finds these tops is not simulated, and building
+    the initial clusters and trees is not counted.
 
-    What happens between two events: subscriptions leave, and others come, which are placed without computing
-    anything; clusters are computed, when the policy says so, and installed, or coordinates refreshed; peers
-    join the clusters that they have to be in and leave those that they need not.
+    Between two events, in this order: subscriptions leave and others come, which are placed without computing
+    clusters; clusters are computed, if the policy says so, and installed, or coordinates are refreshed; peers
+    join the clusters of their subscriptions, and leave clusters without one.
 
-    An R-tree (`r-tree`, unless it is packed) is its own overlay: see `PeerTree` and `Branched`. An event is
-    handed to its root, and all that it takes from there is counted. Nothing is ever computed.
+    An R-tree (`r-tree`, unless it is packed) is an overlay of its own: see `PeerTree` and `RTreeClusters`. An
+    event is handed to its root, and all messages from there on are counted. Clusters are never computed.
 
     Parameters
     ----------
     stream
         Events and subscriptions.
     method
-        How clusters are found.
+        The method that computes clusters.
     policy
-        When they are found anew.
+        When clusters are computed again.
     start
-        The first event that is counted. Clusters at first are computed from those before it, as many of them
-        as the policy takes.
+        The first event that is counted. Initial clusters are computed from events before it, at most as many
+        as the policy's history.
     window
-        How many events are measured together.
+        Number of events per window of `windows`.
     heartbeat
-        How many events there are in an interval of heartbeats.
+        Number of events between two heartbeats.
     least
-        Of the hierarchies of clusters: see `Nice`.
+        Smallest size of groups in the hierarchies of clusters: see `Nice`.
 
     Examples
     --------
@@ -131,15 +131,19 @@ class Load:
         check_whole("least", self.least, least=2)
         if self.start >= self.stream.n_events:
             raise ParameterError(
-                f"start is {self.start} and there are {self.stream.n_events} events; give less than these"
+                parameter="start",
+                value=self.start,
+                limit=f"below the number of events, {self.stream.n_events}",
             )
-        if not self.stream.there(self.start).any():
+        if not self.stream.active(self.start).any():
             raise ParameterError(
-                f"nobody is there at event {self.start}, where counting starts; let somebody come before it"
+                f"start={self.start}: no subscription is active at this event; start later",
+                parameter="start",
+                value=self.start,
             )
 
     def total(self) -> ClusterTraffic:
-        """Return all messages."""
+        """Return the messages of all events from `start` on."""
         return sum((step.traffic for step in self.steps()), ClusterTraffic())
 
     def windows(self) -> list[Window]:
@@ -154,22 +158,22 @@ class Load:
         return found
 
     def steps(self) -> Iterator[LoadStep]:
-        """Go through the events, from one change to the next."""
-        stream, run = self.stream, _Rooted(self) if self.method.rooted else _Run(self)
+        """Yield the runs of events between changes."""
+        stream, run = self.stream, _RTreeRun(self) if self.method.rooted else _ClusterRun(self)
         since = ClusterTraffic()
         for start, stop in self._bounds():
             control = run.changed(start)
             if (start - self.start) % self.policy.stretch == 0 and start > self.start:
-                control += run.decided(start, since.false_positives("flooding"))
+                control += run.adapt(start, since.false_positives("flooding"))
                 since = ClusterTraffic()
             event, subscription = stream.pairs(start, stop)
             points = None if stream.points is None else stream.points[start:stop]
             sent = run.trees.sent(event, subscription, stop - start, points)
             since += sent
-            yield LoadStep(start, stop, run.trees, sent + control + run.beaten(stop - start))
+            yield LoadStep(start, stop, run.trees, sent + control + run.heartbeats_during(stop - start))
 
     def _bounds(self) -> list[tuple[int, int]]:
-        """Return runs of events between which something may change or be measured."""
+        """Return the runs of events between which clusters may change or a window ends."""
         end = self.stream.n_events
         steps = [np.arange(self.start, end, each) for each in (self.window, self.policy.stretch)]
         changes = self.stream.changes()
@@ -178,89 +182,89 @@ class Load:
         return list(zip(found[:-1].tolist(), found[1:].tolist(), strict=True))
 
 
-class _Run:
-    """What there is at one time of a load."""
+class _ClusterRun:
+    """The state of a simulation."""
 
     def __init__(self, load: Load) -> None:
         self.load, self.stream = load, load.stream
-        there = np.flatnonzero(self.stream.there(load.start))
+        active = np.flatnonzero(self.stream.active(load.start))
         self.watch = DriftWatch(load.policy, load.start)
         self.due = np.zeros(2, np.int64)
         self.clustered = ClusteredSubscriptions(
-            self.stream, self._computed(there, load.start, load.policy.history)
+            self.stream, self._compute(active, load.start, load.policy.history)
         )
         self.members = ClusterMembers(self.stream.peers, self.clustered.label, least=load.least)
 
     @property
     def trees(self) -> ClusterTrees:
-        """The trees that events go along now."""
+        """The trees that deliver events now."""
         return self.members.trees
 
-    def _computed(self, there: Ints, at: int, events: int) -> Computed:
-        """Return clusters from so many events before one."""
-        return self.load.method.compute(self.stream, there, max(0, at - events), at)
+    def _compute(self, active: Ints, at: int, events: int) -> ComputedClusters:
+        """Return clusters computed from a number of events before `at`."""
+        return self.load.method.compute(self.stream, active, max(0, at - events), at)
 
-    def decided(self, at: int, wrong: int) -> ClusterTraffic:
-        """Compute clusters if it is time to, and install them if they are worth it; or refresh them."""
+    def adapt(self, at: int, wrong: int) -> ClusterTraffic:
+        """Compute clusters if due, and install them if that pays; or refresh coordinates."""
         policy = self.load.policy
-        due = self.watch.seen(at, wrong / policy.stretch, able=self.clustered.refreshable)
-        there = np.flatnonzero(self.clustered.label >= 0)
-        if not due.events or not len(there):
+        due = self.watch.observe(at, wrong / policy.stretch, able=self.clustered.refreshable)
+        active = np.flatnonzero(self.clustered.label >= 0)
+        if not due.events or not len(active):
             return ClusterTraffic()
         if due.refresh:
-            return self._refreshed(at, due.events)
-        found = self._computed(there, at, due.events)
+            return self._refresh(at, due.events)
+        found = self._compute(active, at, due.events)
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
         if policy.deviation is not None and not found.differs(self.clustered.computed, policy.deviation):
             return total
         new = self.clustered.numbered(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
-        if not self._pays(found.interest, found.there, new, moves):
+        if not self._pays(found.interest, found.active, new, moves):
             return total
         self.clustered.install(found)
-        return total + self._followed() + ClusterTraffic(moves=moves, installed=1)
+        return total + self._update_members() + ClusterTraffic(moves=moves, installed=1)
 
-    def _refreshed(self, at: int, events: int) -> ClusterTraffic:
-        """Refresh coordinates, and let subscriptions go to the centre that is nearest now."""
+    def _refresh(self, at: int, events: int) -> ClusterTraffic:
+        """Refresh coordinates, and move subscriptions to the clusters whose centres are nearest now."""
         found = self.clustered.computed.refresh(self.stream, max(0, at - events), at)
         total = ClusterTraffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
         new = self.clustered.renewed(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
-        if not self._pays(found.interest, self.clustered.computed.there, new, moves):
+        if not self._pays(found.interest, self.clustered.computed.active, new, moves):
             return total
         self.clustered.label = new
-        return total + self._followed() + ClusterTraffic(moves=moves)
+        return total + self._update_members() + ClusterTraffic(moves=moves)
 
-    def _pays(self, seen: Interest, there: Ints, new: Ints, moves: int) -> bool:
-        """Return whether it pays to move, by how many members got each of some events in the mean."""
+    def _pays(self, seen: Interest, active: Ints, new: Ints, moves: int) -> bool:
+        """Return whether moving pays, by the mean number of members that got each event."""
         events = seen.wants.T
         old, now = (
-            received(events, label[there]).receptions / max(events.shape[0], 1)
+            received(events, label[active]).receptions / max(events.shape[0], 1)
             for label in (self.clustered.label, new)
         )
         return self.load.policy.pays(old, now, moves)
 
     def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
-        label, there = self.clustered.label, self.stream.there(at)
-        gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
-        if not len(gone) and not len(came):
+        label, active = self.clustered.label, self.stream.active(at)
+        removed, added = np.flatnonzero((label >= 0) & ~active), np.flatnonzero((label < 0) & active)
+        if not len(removed) and not len(added):
             return ClusterTraffic()
-        self.clustered.remove(gone)
-        left = self._followed()
-        self.clustered.place(came, at)
-        return left + self._followed() + ClusterTraffic(clustering=_ASKED * len(came))
+        self.clustered.remove(removed)
+        left = self._update_members()
+        self.clustered.place(added, at)
+        return left + self._update_members() + ClusterTraffic(clustering=_ASKED * len(added))
 
-    def beaten(self, events: int) -> ClusterTraffic:
-        """Return the heartbeats while some events pass: not all peers send theirs at the same time."""
+    def heartbeats_during(self, events: int) -> ClusterTraffic:
+        """Return the heartbeats during some events; heartbeats of peers are spread evenly over time."""
         peers = len(np.unique(self.members.trees.peer)) if self.load.method.organised else 0
-        # What does not make a whole message yet is carried on.
+        # Fractions of a message are carried over.
         self.due += events * np.array([self.members.heartbeats, _GROUP_BEAT * peers])
         sent, self.due = np.divmod(self.due, self.load.heartbeat)
         return ClusterTraffic(heartbeat=int(sent[0]), organisation=int(sent[1]))
 
-    def _followed(self) -> ClusterTraffic:
-        """Let peers join and leave clusters as labels say."""
+    def _update_members(self) -> ClusterTraffic:
+        """Let peers join and leave clusters according to the labels of their subscriptions."""
         before = self.members.trees
         upkeep = self.members.follow(self.clustered.label)
         after = self.members.trees
@@ -275,37 +279,37 @@ class _Run:
         )
         if self.load.method.organised:
             was, now = np.unique(before.peer), np.unique(after.peer)
-            came, gone = (len(np.setdiff1d(*each)) for each in ((now, was), (was, now)))
-            return replace(found, organisation=_GROUP_JOIN * came + _GROUP_LEAVE * gone)
+            added, removed = (len(np.setdiff1d(*each)) for each in ((now, was), (was, now)))
+            return replace(found, organisation=_GROUP_JOIN * added + _GROUP_LEAVE * removed)
         return found
 
 
-class _Rooted:
-    """What there is at one time of a load over an R-tree."""
+class _RTreeRun:
+    """The state of a simulation over an R-tree."""
 
     def __init__(self, load: Load) -> None:
         self.load, self.due = load, 0
-        there = np.flatnonzero(load.stream.there(load.start))
-        self.peers = PeerTree(load.stream, there, load.method.clusters)
+        active = np.flatnonzero(load.stream.active(load.start))
+        self.peers = PeerTree(load.stream, active, load.method.clusters)
 
     @property
     def trees(self) -> ClusterTrees:
-        """The tree that events go along now."""
+        """The tree that delivers events now."""
         return self.peers.trees
 
-    def decided(self, at: int, wrong: int) -> ClusterTraffic:  # noqa: ARG002
-        """Do nothing: an R-tree does not hang on events."""
+    def adapt(self, at: int, wrong: int) -> ClusterTraffic:  # noqa: ARG002
+        """Do nothing: an R-tree does not depend on events."""
         return ClusterTraffic()
 
     def changed(self, at: int) -> ClusterTraffic:
         """Let subscriptions leave and come before an event."""
-        there, label = self.load.stream.there(at), self.peers.label
-        gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
-        if not len(gone) and not len(came):
+        active, label = self.load.stream.active(at), self.peers.label
+        removed, added = np.flatnonzero((label >= 0) & ~active), np.flatnonzero((label < 0) & active)
+        if not len(removed) and not len(added):
             return ClusterTraffic()
-        return self.peers.follow(gone=gone, came=came)
+        return self.peers.follow(removed=removed, added=added)
 
-    def beaten(self, events: int) -> ClusterTraffic:
-        """Return the heartbeats while some events pass."""
+    def heartbeats_during(self, events: int) -> ClusterTraffic:
+        """Return the heartbeats during some events."""
         sent, self.due = divmod(self.due + events * self.peers.heartbeats, self.load.heartbeat)
         return ClusterTraffic(heartbeat=sent)

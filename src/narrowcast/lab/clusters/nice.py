@@ -1,8 +1,8 @@
-"""A hierarchy of peers as in NICE (Banerjee et al. 2002), and the messages that keep it.
+"""A hierarchy of peers as in NICE (Banerjee et al. 2002), and its maintenance messages.
 
-tariq2012 spreads events in each cluster over such a hierarchy. All members are in groups of k to 3k - 1; each
-group has a leader, the leaders are in groups again, and so on up to one group, whose leader is the top. An
-event goes from the top to everybody in the groups of the top, and from each leader to the members of its
+tariq2012 delivers events in each cluster along such a hierarchy. All members are in groups of k to 3k - 1;
+each group has a leader, the leaders are in groups again, and so on up to one group, whose leader is the top.
+An event goes from the top to all members of the groups of the top, and from each leader to the members of its
 groups below. So the parent of a member is the leader of the highest group that it is in itself.
 """
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Nice", "NiceUpkeep"]
 
-#: A question and its answer.
+#: A request and its reply.
 _BOTH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class NiceUpkeep:
-    """Messages by kind; those of several hierarchies may be added.
+    """Maintenance messages by kind; those of several hierarchies can be added.
 
     Parameters
     ----------
     join
-        Of those who come: question and answer at the meeting point, then, layer by layer from the top to the
-        last but one, with each member of a group, to find the one below whom it joins; at last the request
-        and the reply of the lowest group.
+        Of a new peer: request and reply at the meeting point; then, layer by layer from the top to the last
+        but one, with each member of a group, to find the leader to join below; finally request and reply of
+        the lowest group.
     leave
-        Of those who leave: one to each other member of each of their groups. Where a leader leaves, also one
-        from the next leader to each other member, and its request and the reply in the group above.
+        Of a leaving peer: one to each other member of each of its groups. If it is a leader, also one from
+        the next leader to each other member, and the next leader's request and reply in the group above.
     split
         Of groups of 3k and more: one to each other member, and request and reply of the new leader above.
     merge
-        Of groups of less than k: request and reply between both leaders, one to each other member that goes
-        along, and what it takes the leader to leave the groups above.
+        Of groups of less than k: request and reply between both leaders, one to each other member that moves,
+        and the messages of the leader that leaves the groups above.
     """
 
     join: int = 0
@@ -60,15 +60,15 @@ class NiceUpkeep:
 class Nice:
     """The hierarchy of one cluster.
 
-    Peers have no distances here: who comes goes where groups are smallest, a group is cut in the middle, and
-    the member that has been in a group longest leads it.
+    Distances between peers are not simulated: a new peer joins the smallest group, a group is cut in the
+    middle, and the member that has been in a group longest leads it.
 
     Parameters
     ----------
     members
-        Who is there at first, numbers of peers; that takes no message.
+        Numbers of the initial peers; their joining is not counted.
     least
-        The k of groups, which have k to 3k - 1 members; the one at the top may have fewer.
+        Smallest size k of groups, which have k to 3k - 1 members; the top group may be smaller.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Nice:
     >>> nice.parents()
     {0: -1, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     >>> nice.join(8)
-    Upkeep(join=4, leave=0, split=10, merge=0)
+    NiceUpkeep(join=4, leave=0, split=10, merge=0)
     >>> nice.groups()
     [[[0, 1, 2, 3, 4], [5, 6, 7, 8]], [[0, 5]]]
     >>> nice.parents()[8], nice.heartbeats
@@ -100,12 +100,12 @@ class Nice:
 
     @property
     def top(self) -> int:
-        """The peer that events come in by; -1 without members."""
+        """The peer at which events enter; -1 without members."""
         return next(iter(self._layers[-1].values()))[0] if self._layers else -1
 
     @property
     def heartbeats(self) -> int:
-        """The messages of an interval: each member of a group to each other one."""
+        """The messages per heartbeat interval: from each member of a group to each other one."""
         return sum(len(group) - 1 for layer in self._layers for group in layer.values())
 
     def groups(self) -> list[list[list[int]]]:
@@ -113,18 +113,20 @@ class Nice:
         return [[list(group) for group in _distinct(layer)] for layer in self._layers]
 
     def parents(self) -> dict[int, int]:
-        """Return whom each member gets events from, -1 for the top."""
+        """Return the peer that sends events to each member, -1 for the top."""
         found = {}
-        for layer in self._layers:  # what a higher layer says holds
+        for layer in self._layers:  # a higher layer takes precedence
             found.update({member: group[0] for member, group in layer.items()})
         if found:
             found[self.top] = -1
         return found
 
     def join(self, member: int) -> NiceUpkeep:
-        """Let a peer come."""
+        """Add a peer; return the messages."""
         if member in self:
-            raise ParameterError(f"peer {member} is a member already; let it leave first")
+            raise ParameterError(
+                f"member={member}: is a member already; let it leave first", parameter="member", value=member
+            )
         if not self._layers:
             self._layers = [{member: [member]}]
             return NiceUpkeep(join=_BOTH)
@@ -138,23 +140,25 @@ class Nice:
         return NiceUpkeep(join=messages, split=self._split(0, group))
 
     def leave(self, member: int) -> NiceUpkeep:
-        """Let a peer go."""
+        """Remove a peer; return the messages."""
         if member not in self:
-            raise ParameterError(f"peer {member} is no member; let it join first")
-        messages = self._withdraw(member, 0)
-        self._flatten()
-        merged, split = self._mend()
+            raise ParameterError(
+                f"member={member}: is not a member; let it join first", parameter="member", value=member
+            )
+        messages = self._remove_from(member, 0)
+        self._drop_layers()
+        merged, split = self._merge_small()
         return NiceUpkeep(leave=messages, merge=merged, split=split)
 
-    def _flatten(self) -> None:
-        """Take off layers above one group."""
+    def _drop_layers(self) -> None:
+        """Remove layers above a layer with a single group."""
         while self._layers and not self._layers[-1]:
             self._layers.pop()
         while len(self._layers) > 1 and len(self._layers[-1]) < 2:
             self._layers.pop()
 
     def _split(self, number: int, group: list[int]) -> int:
-        """Cut a group that is too large in two, and those above that become so; return the messages."""
+        """Cut a group that is too large in two, and so on in the layers above; return the messages."""
         messages = 0
         while len(group) > self.most:
             messages += len(group) - 1 + _BOTH
@@ -174,25 +178,25 @@ class Nice:
             group = above
         return messages
 
-    def _mend(self) -> tuple[int, int]:
-        """Merge groups that are too small; return the messages of that, and of splits that come of it."""
+    def _merge_small(self) -> tuple[int, int]:
+        """Merge groups that are too small; return the messages of merging, and of the splits it causes."""
         merged = split = 0
-        while (found := self._small()) is not None:
+        while (found := self._too_small()) is not None:
             number, group = found
             layer, upper = self._layers[number], self._layers[number + 1]
             leader, above = group[0], upper[group[0]]
             other = min((layer[each] for each in above if each != leader), key=len)
-            merged += _BOTH + len(group) - 1 + self._withdraw(leader, number + 1)
+            merged += _BOTH + len(group) - 1 + self._remove_from(leader, number + 1)
             other.extend(group)
             layer.update(dict.fromkeys(group, other))
-            self._flatten()
+            self._drop_layers()
             split += self._split(number, other)
         return merged, split
 
-    def _withdraw(self, member: int, number: int) -> int:
-        """Take a peer out of a layer and those above; return the messages.
+    def _remove_from(self, member: int, number: int) -> int:
+        """Remove a peer from a layer and those above; return the messages.
 
-        Where it leads a group the next member does so, and takes its place in the group above.
+        If it leads a group, the next member becomes the leader, and takes its place in the group above.
         """
         messages, heir = 0, -1
         for layer in self._layers[number:]:
@@ -210,8 +214,8 @@ class Nice:
             messages += len(group) - 1 if heir >= 0 else 0
         return messages
 
-    def _small(self) -> tuple[int, list[int]] | None:
-        """Return the layer and the members of a group that is too small and has others beside it."""
+    def _too_small(self) -> tuple[int, list[int]] | None:
+        """Return the layer and the members of a group that is too small and not alone in its layer."""
         for number in range(len(self._layers) - 2, -1, -1):
             for group in _distinct(self._layers[number]):
                 if len(group) < self.least:
@@ -220,5 +224,5 @@ class Nice:
 
 
 def _distinct(layer: dict[int, list[int]]) -> list[list[int]]:
-    """Return the groups of a layer, in the order of their leaders' coming."""
+    """Return the groups of a layer, in the order in which their leaders joined."""
     return [group for member, group in layer.items() if group[0] == member]

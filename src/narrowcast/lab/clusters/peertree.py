@@ -1,4 +1,4 @@
-"""Peers in an R-tree, from one time to the next."""
+"""An R-tree of peers, as subscriptions come and leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import grown
-from narrowcast.lab.clusters.branched import Branched
+from narrowcast.lab.clusters.branched import RTreeClusters
 from narrowcast.lab.clusters.traffic import ClusterTraffic, EventDelivery
 
 if TYPE_CHECKING:
@@ -19,69 +19,74 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerTree"]
 
-#: In an interval each entry of a node says that it is there, and is answered.
+#: In each interval every entry of a node sends a heartbeat, and gets a reply.
 _BEAT = 2
 
 
 class PeerTree:
     """An R-tree over the boxes of subscriptions, each of which is an entry of a leaf.
 
-    What its peers send each other is counted by `BoxTree`. That boxes have become smaller counts as an
-    update of either variant.
+    Messages between its peers are counted by `BoxTree`. Shrinking of boxes counts as updates of both
+    variants.
 
     Parameters
     ----------
     stream
         The subscriptions, with boxes; and the events, with points.
-    there
-        Numbers of those that are there at first, which come in this order; that takes no message.
+    active
+        Numbers of the initial subscriptions, inserted in this order; their insertion is not counted.
     most
-        The most leaves at first. Later it is the capacity of nodes that stays.
+        The largest initial number of leaves. It determines the capacity of nodes, which stays the same.
 
     Examples
     --------
     >>> from narrowcast.lab.clusters.stream import SubscriptionStream
     >>> boxes = [[0.0], [8.0], [1.0], [7.0]], [[1.0], [9.0], [3.0], [9.0]]
     >>> tree = PeerTree(SubscriptionStream([[0, 0, 0, 0]], boxes=boxes, points=[[5.0]]), [0, 1, 2], 2)
-    >>> tree.heartbeats, tree.follow(gone=[0], came=[3]).join
+    >>> tree.heartbeats, tree.follow(removed=[0], added=[3]).join
     (4, 3)
     """
 
-    def __init__(self, stream: SubscriptionStream, there: ArrayLike, most: int) -> None:
+    def __init__(self, stream: SubscriptionStream, active: ArrayLike, most: int) -> None:
         if stream.boxes is None:
-            raise ParameterError("r-tree needs the boxes of subscriptions; give boxes")
+            raise ParameterError(
+                "boxes are missing: method 'r-tree' needs the boxes of subscriptions", parameter="boxes"
+            )
         if stream.points is None:
-            raise ParameterError("r-tree sends events by where they are; give points, or packing='str'")
+            raise ParameterError(
+                "points are missing: method 'r-tree' routes events by points; give them, or packing='str'",
+                parameter="points",
+            )
         self.stream = stream
-        self.tree = grown(*stream.boxes, there, most)
+        self.tree = grown(*stream.boxes, active, most)
         self._branch()
 
     @property
-    def trees(self) -> Branched:
-        """The tree that there is now; the same for as long as nobody comes or leaves."""
+    def trees(self) -> RTreeClusters:
+        """The current tree; the same object until a subscription comes or leaves."""
         return self._trees
 
     @property
     def label(self) -> Ints:
-        """For each subscription a number of its leaf, -1 for one that is not there."""
+        """For each subscription the number of its leaf, -1 for an inactive one."""
         return self.tree.leaf
 
     @property
     def heartbeats(self) -> int:
-        """The messages of an interval."""
+        """The messages per heartbeat interval."""
         return _BEAT * self.tree.n_led
 
-    def follow(self, *, gone: ArrayLike, came: ArrayLike) -> ClusterTraffic:
-        """Let subscriptions leave, and then others come; return the messages."""
+    def follow(self, *, removed: ArrayLike, added: ArrayLike) -> ClusterTraffic:
+        """Remove subscriptions, and then add others; return the messages."""
         before = self.tree.told
-        self.tree.remove(gone)
-        self.tree.insert(came)
+        self.tree.remove(removed)
+        self.tree.insert(added)
         self._branch()
-        told = {kind: count - before[kind] for kind, count in self.tree.told.items()}
-        updates = EventDelivery(updates=told.pop("update"))
-        return ClusterTraffic(flooding=updates, forwarding=updates, **told)
+        sent = {kind: count - before[kind] for kind, count in self.tree.told.items()}
+        updates = EventDelivery(updates=sent.pop("update"))
+        return ClusterTraffic(flooding=updates, forwarding=updates, **sent)
 
     def _branch(self) -> None:
-        """Take down who is where."""
+        """Update the members from the tree."""
         assert self.stream.sides is not None
-        self._trees = Branched.of(self.tree.branches(), self.stream.peers, *self.stream.sides)
+        self._trees = RTreeClusters.of(self.tree.branches(), self.stream.peers, *self.stream.sides)

@@ -9,41 +9,43 @@ from typing import NamedTuple
 from narrowcast.errors import ParameterError
 from narrowcast.validation import check_whole
 
-__all__ = ["DriftWatch", "Due", "Policy"]
+__all__ = ["ClusteringTask", "DriftWatch", "Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When clusters are computed again. With neither a period nor drift they stay for ever.
+    """When clusters are computed again. Without a period and without drift they never are.
 
     Parameters
     ----------
     history
-        How many events, the last ones, clusters are computed from at most.
+        Largest number of recent events that clusters are computed from.
     period
-        After how many events they are computed again in any case, at the end of a stretch; None for never.
+        Number of events after which clusters are computed again in any case, at the end of a stretch; None
+        for never.
     drift
-        Events have changed when a stretch has more false positives per event than the first stretch behind
-        the last computation, by more than this share of them; None not to look.
+        Drift is detected if a stretch has more false positives per event than the first stretch after the
+        last computation, by more than this share of them; None to ignore drift.
     mild
-        Events have changed a little when a stretch has more false positives per event than the first stretch
-        behind the last computation or refresh, by more than this share of them, and not so much more as with
-        drift. Coordinates are refreshed then, by the bases and projections that there are (section 5), and
-        who is nearer to another centre now goes there. Where that cannot be done, since the method has none
-        or somebody has left whom others are compared with, clusters are computed. None not to look.
+        Mild drift is detected if a stretch has more false positives per event than the first stretch after
+        the last computation or refresh, by more than this share of them, but not enough for drift.
+        Coordinates are then refreshed with the existing bases and projections (section 5), and a subscription
+        that is nearer to another centre now moves there. Clusters are computed if that is impossible, because
+        the method has no coordinates, or because a subscription that others are compared with has left. None
+        to ignore mild drift.
     stretch
-        How many events a stretch has. After drift clusters are computed from the stretch that showed it, and
-        again when two, four, eight, ... such stretches are there, up to the whole history: at once from few
-        events, and then from as many as there are of the new kind.
+        Number of events of a stretch. After drift, clusters are computed from the stretch that showed it, and
+        again after two, four, eight, ... such stretches, up to the whole history: immediately from few
+        events, and then from as many events as there are after the drift.
     deviation
         How far centres must have moved for new clusters of spectral methods to be installed, see
         `narrowcast.lab.spectral.deviation`; None to install all.
     horizon
-        New clusters are only installed if they pay within so many events: if, by the events that they were
-        computed from, they save more receptions by flooding than it takes to move. These events speak for the
+        New clusters are only installed if they pay within this number of events: if, by the events that they
+        were computed from, they save more receptions by flooding than moving costs. These events favour the
         new clusters, the more so the fewer they are. None to install all.
     move
-        How many messages a move takes, for that.
+        Messages per moved subscription, for that decision.
 
     Examples
     --------
@@ -71,30 +73,30 @@ class Policy:
         for name in ("drift", "mild", "deviation", "move"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ParameterError(f"{name} is {value!r}; give a number of at least 0")
+                raise ParameterError(parameter=name, value=value, limit="a finite number of at least 0")
 
     def pays(self, before: float, after: float, moves: int) -> bool:
-        """Return whether it pays to install new clusters.
+        """Return whether installing new clusters pays.
 
         Parameters
         ----------
         before, after
-            Receptions per event with the clusters in use, and with new ones.
+            Receptions per event with the clusters in use, and with the new ones.
         moves
-            How many subscriptions would move.
+            Number of subscriptions that would move.
         """
         return self.horizon is None or (before - after) * self.horizon > moves * self.move
 
 
-class Due(NamedTuple):
-    """What is to be done now.
+class ClusteringTask(NamedTuple):
+    """What to do now.
 
     Parameters
     ----------
     events
-        From how many events, the last ones; 0 where nothing is to be done.
+        Number of recent events to use; 0 to do nothing.
     refresh
-        Whether coordinates are to be refreshed, and not clusters computed.
+        Whether to refresh coordinates instead of computing clusters.
     """
 
     events: int = 0
@@ -102,56 +104,56 @@ class Due(NamedTuple):
 
 
 class DriftWatch:
-    """Looks at one stretch after the other, and says when to compute clusters and from how many events.
+    """Drift detection: decides after each stretch whether to compute clusters, and from how many events.
 
     Parameters
     ----------
     policy
-        What is to be done when.
+        The policy.
     start
-        The number of the first event that is looked at.
+        The number of the first event.
 
     Examples
     --------
     >>> watch = DriftWatch(Policy(history=1000, drift=0.5, stretch=100), 0)
-    >>> [watch.seen(at, wrong).events for at, wrong in ((100, 20.0), (200, 25.0), (300, 80.0))]
+    >>> [watch.observe(at, wrong).events for at, wrong in ((100, 20.0), (200, 25.0), (300, 80.0))]
     [0, 0, 100]
-    >>> [watch.seen(at, 30.0).events for at in range(400, 1500, 100)]
+    >>> [watch.observe(at, 30.0).events for at in range(400, 1500, 100)]
     [200, 0, 400, 0, 0, 0, 800, 0, 1000, 0, 0]
     """
 
     def __init__(self, policy: Policy, start: int) -> None:
         self.policy = policy
-        #: False positives per event behind the last computation, and behind that or the last refresh.
+        #: False positives per event after the last computation, and after that or the last refresh.
         self._usual = self._lately = -1.0
         self._last = start
-        #: Where events of the present kind begin, while there are fewer than the whole history of them.
+        #: The first event after the last drift, while there are fewer than the whole history since then.
         self._changed, self._next = start, 0
 
-    def seen(self, at: int, wrong: float, *, able: bool = False) -> Due:
-        """Take up a stretch that ends at an event, and its false positives per event.
+    def observe(self, at: int, wrong: float, *, able: bool = False) -> ClusteringTask:
+        """Record a stretch that ends at an event, and its false positives per event; return what to do.
 
         Parameters
         ----------
         at, wrong
-            The event, and the false positives.
+            The event, and the false positives per event.
         able
             Whether coordinates can be refreshed.
         """
         mild, events = self.policy.mild, self._decided(at, wrong)
         little = not events and mild is not None and 0 <= self._lately < wrong / (1 + mild)
         if little:
-            events = self._present(at)
+            events = self._events_since_drift(at)
         if events and not (little and able):
             self._last, self._usual, self._lately = at, -1.0, -1.0
-            return Due(events)
+            return ClusteringTask(events)
         if self._usual < 0:
             self._usual = wrong
         if little:
             self._lately = -1.0
         elif self._lately < 0:
             self._lately = wrong
-        return Due(events, refresh=little)
+        return ClusteringTask(events, refresh=little)
 
     def _decided(self, at: int, wrong: float) -> int:
         policy, stretch = self.policy, self.policy.stretch
@@ -161,13 +163,13 @@ class DriftWatch:
             return min(stretch, policy.history)
         here = at - self._changed
         if self._next and here >= self._next:
-            # Once the history is full there is no more to wait for.
+            # Once the history is full, more events would change nothing.
             self._next = min(2 * self._next, policy.history) if self._next < policy.history else 0
             return min(here, policy.history)
         if policy.period is not None and at - self._last >= policy.period:
-            return self._present(at)
+            return self._events_since_drift(at)
         return 0
 
-    def _present(self, at: int) -> int:
-        """Return how many of the last events are of the present kind, up to the whole history."""
+    def _events_since_drift(self, at: int) -> int:
+        """Return the number of events since the last drift, up to the whole history."""
         return min(at - self._changed, self.policy.history) if self._next else self.policy.history

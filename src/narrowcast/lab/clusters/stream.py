@@ -1,4 +1,4 @@
-"""Events that stream by, and subscriptions that come and go."""
+"""A stream of events, and the subscriptions that come and leave during it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["SubscriptionStream", "lives"]
 
 @dataclass(frozen=True, eq=False)
 class SubscriptionStream:
-    """Which events match which subscriptions, and when these are there.
+    """The events that match each subscription, and when each subscription is active.
 
     Parameters
     ----------
     matches
-        Events x subscriptions, in the order in which events come; anything scipy reads as a matrix. It says
-        what a subscription matches whether it is there or not.
+        Events x subscriptions, in the order of events; any matrix that scipy accepts. It includes matches of
+        inactive subscriptions.
     peers
-        For each subscription the number of its peer; each is a peer of its own where left out.
+        For each subscription the number of its peer (default: each has a peer of its own).
     comes, leaves
-        For each subscription the event before which it comes, and before which it leaves; all are there from
-        the beginning to the end where left out.
+        For each subscription the event before which it comes, and before which it leaves (default: all are
+        active from the first event to the last).
     boxes
-        The lower and the upper ends (lo, hi] of the boxes of subscriptions, for methods that need them; sides
-        may be infinite.
+        The lower and the upper ends (lo, hi] of the boxes of subscriptions, for methods that need them; may
+        be infinite.
     points
-        Where events are, a row each and a column for each attribute of the boxes, for an R-tree, which sends
-        them by that. Whoever matches an event has it in its box.
+        Coordinates of events, a row each and a column for each attribute of the boxes, for an R-tree, which
+        routes events by them. An event must be inside the boxes of all subscriptions that it matches.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class SubscriptionStream:
     >>> stream = SubscriptionStream([[1, 0, 0], [1, 1, 1]], comes=[0, 0, 1])
     >>> stream.pairs(0, 2)
     (array([0, 1, 1, 1]), array([0, 0, 1, 2]))
-    >>> stream.there(0).tolist()
+    >>> stream.active(0).tolist()
     [True, True, False]
     """
 
@@ -70,80 +70,93 @@ class SubscriptionStream:
     def __post_init__(self) -> None:
         found: Relation = relation(self.matches)
         n_events, n = found.shape
-        peers = np.arange(n) if self.peers is None else _whole("peers", self.peers, n)
-        comes = np.zeros(n, np.int64) if self.comes is None else _whole("comes", self.comes, n)
-        leaves = np.full(n, n_events) if self.leaves is None else _whole("leaves", self.leaves, n)
+        peers = np.arange(n) if self.peers is None else _checked_numbers("peers", self.peers, n)
+        comes = np.zeros(n, np.int64) if self.comes is None else _checked_numbers("comes", self.comes, n)
+        leaves = np.full(n, n_events) if self.leaves is None else _checked_numbers("leaves", self.leaves, n)
         wrong = np.flatnonzero(leaves < comes)
         if len(wrong):
             raise ParameterError(
-                f"subscription {wrong[0]} leaves before event {leaves[wrong[0]]} and comes before event "
-                f"{comes[wrong[0]]}; let it come first"
+                f"leaves={leaves[wrong[0]]}: subscription {wrong[0]} comes at event {comes[wrong[0]]}; "
+                "must not leave before it",
+                parameter="leaves",
+                value=int(leaves[wrong[0]]),
             )
         if self.boxes is not None:
             lo, hi = finite(*self.boxes)
             if len(lo) != n:
-                raise ParameterError(f"there are {len(lo)} boxes of {n} subscriptions; give a row for each")
+                raise ParameterError(
+                    f"boxes has {len(lo)} rows: must be one for each of the {n} subscriptions",
+                    parameter="boxes",
+                    value=len(lo),
+                )
             object.__setattr__(self, "sides", tuple(np.asarray(each, np.float64) for each in self.boxes))
             object.__setattr__(self, "boxes", (lo, hi))
         if self.points is not None:
-            object.__setattr__(self, "points", self._located(found))
+            object.__setattr__(self, "points", self._checked_points(found))
         for name, value in (("matches", found), ("peers", peers), ("comes", comes), ("leaves", leaves)):
             object.__setattr__(self, name, value)
 
-    def _located(self, matches: Relation) -> Doubles:
-        """Return where events are, once it is sure that they are in the boxes that they match."""
+    def _checked_points(self, matches: Relation) -> Doubles:
+        """Return the coordinates of events, and refuse events outside the boxes that they match."""
         points = np.asarray(self.points, np.float64)
         if self.sides is None:
-            raise ParameterError("points say which boxes events are in; give boxes as well")
+            raise ParameterError(
+                "boxes are missing: points have no meaning without them; give boxes as well",
+                parameter="boxes",
+            )
         lo, hi = self.sides
         if points.shape != (matches.shape[0], lo.shape[1]):
             raise ParameterError(
-                f"points have shape {points.shape}; give a row for each of the {matches.shape[0]} events and "
-                f"a column for each of the {lo.shape[1]} attributes of boxes"
+                f"points has shape {points.shape}: must have a row for each of the {matches.shape[0]} events "
+                f"and a column for each of the {lo.shape[1]} attributes of boxes",
+                parameter="points",
+                value=points.shape,
             )
         event, which = rows_of(matches), matches.indices
         outside = ~((points[event] > lo[which]) & (points[event] <= hi[which])).all(axis=1)
         if outside.any():
             first = int(outside.argmax())
             raise ParameterError(
-                f"event {event[first]} matches subscription {which[first]} and is not in its box; give boxes "
-                "(lo, hi] around all that subscriptions match"
+                f"points: event {event[first]} matches subscription {which[first]} but is outside its box; "
+                "give boxes (lo, hi] that contain all matches",
+                parameter="points",
+                value=int(event[first]),
             )
         return points
 
     @property
     def n_events(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return int(self.matches.shape[0])
 
     @property
     def n_subscriptions(self) -> int:
-        """How many subscriptions there are, at one time or another."""
+        """The number of subscriptions, active at one time or another."""
         return int(self.matches.shape[1])
 
     @cached_property
-    def _served(self) -> tuple[Ints, Ints]:
-        """Pairs of event and subscription such that the event matches the subscription, which is there."""
+    def _wanted_pairs(self) -> tuple[Ints, Ints]:
+        """Pairs of event and subscription such that the event matches the subscription, which is active."""
         event, which = rows_of(self.matches), self.matches.indices.astype(np.int64)
-        there = (self.comes[which] <= event) & (event < self.leaves[which])
-        return event[there], which[there]
+        active = (self.comes[which] <= event) & (event < self.leaves[which])
+        return event[active], which[active]
 
-    def there(self, event: int) -> NDArray[np.bool_]:
-        """Return which subscriptions are there when an event comes."""
+    def active(self, event: int) -> NDArray[np.bool_]:
+        """Return for each subscription whether it is active at an event."""
         return np.asarray((self.comes <= event) & (event < self.leaves))
 
     def pairs(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Return who has to get which of some events: numbers of events, from 0, and of subscriptions."""
-        event, which = self._served
+        """Return the wanted deliveries of some events: indexes of events and of active subscriptions."""
+        event, which = self._wanted_pairs
         some = slice(*np.searchsorted(event, [start, stop]))
         return event[some] - start, which[some]
 
     def history(self, subscriptions: Ints, start: int, stop: int) -> Relation:
-        """Return subscriptions x events: which of some events they match, there or not."""
+        """Return subscriptions x events: the matches of some events, of active and inactive subscriptions."""
         return relation(self.matches[start:stop][:, subscriptions].T)
 
     def changes(self) -> Ints:
-        """Return the events before which somebody comes or leaves, each once."""
+        """Return the events before which a subscription comes or leaves, each once."""
         found = np.unique(np.concatenate([self.comes, self.leaves]))
         return found[(found > 0) & (found < self.n_events)]
 
@@ -151,27 +164,27 @@ class SubscriptionStream:
 def lives(
     n: int, n_events: int, *, churn: float, step: int, seed: int = 0, start: int = 0
 ) -> tuple[Ints, Ints]:
-    """Return when subscriptions come and leave such that at every step some leave and as many others come.
+    """Return when subscriptions come and leave, such that at each step some leave and as many others come.
 
     Parameters
     ----------
     n
-        How many are there at any time.
+        Number of active subscriptions at any time.
     n_events
-        How many events there are.
+        Number of events.
     churn
-        The share of those there that leaves at a step, drawn at random (tariq2012, figure 3l).
+        The share of active subscriptions that leave at a step, drawn at random (tariq2012, figure 3l).
     step
-        How many events a step takes.
+        Number of events of a step.
     seed
-        What is drawn from.
+        Seed of the random choices.
     start
-        The event at which the first step begins; at its end the first leave.
+        The event at which the first step begins; the first subscriptions leave at its end.
 
     Returns
     -------
     tuple
-        `comes` and `leaves` of the n, and behind them of those that come, in their order.
+        `comes` and `leaves` of the n initial subscriptions, followed by those of later ones, in their order.
 
     Examples
     --------
@@ -183,28 +196,30 @@ def lives(
     check_whole("step", step)
     check_seed(seed)
     if not 0 <= churn <= 1:
-        raise ParameterError(f"churn is {churn!r}; give a share from 0 to 1")
+        raise ParameterError(parameter="churn", value=churn, limit="a share from 0 to 1")
     count = round(churn * n)
     times = np.arange(start + step, n_events, step)
     comes = np.concatenate([np.zeros(n, np.int64), np.repeat(times, count)])
     leaves = np.full(len(comes), n_events)
     rng = np.random.default_rng(seed)
-    there = np.arange(n)
+    active = np.arange(n)
     for i, time in enumerate(times.tolist()):
-        gone = rng.permutation(n)[:count]
-        leaves[there[gone]] = time
-        there[gone] = np.arange(n + i * count, n + (i + 1) * count)
+        removed = rng.permutation(n)[:count]
+        leaves[active[removed]] = time
+        active[removed] = np.arange(n + i * count, n + (i + 1) * count)
     return comes, leaves
 
 
-def _whole(name: str, values: ArrayLike, n: int) -> Ints:
-    """Return whole numbers of at least 0, one for each subscription."""
+def _checked_numbers(name: str, values: ArrayLike, n: int) -> Ints:
+    """Return an array of one integer of at least 0 for each subscription."""
     found = np.asarray(values)
     if found.shape != (n,) or (n and not np.issubdtype(found.dtype, np.integer)):
         raise ParameterError(
-            f"{name} has shape {found.shape} and type {found.dtype}; give a whole number for each of the {n} "
-            "subscriptions"
+            f"{name} has shape {found.shape} and type {found.dtype}: must be an integer for each of the {n} "
+            "subscriptions",
+            parameter=name,
+            value=found.shape,
         )
     if n and found.min() < 0:
-        raise ParameterError(f"{name} has {found.min()}; give numbers of at least 0")
+        raise ParameterError(parameter=name, value=int(found.min()), limit="at least 0")
     return found.astype(np.int64)

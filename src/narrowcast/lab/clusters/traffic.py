@@ -1,4 +1,4 @@
-"""All messages of a stretch of events, and what one that is wanted costs."""
+"""The messages of a stretch of events, and their cost per wanted event."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from narrowcast.errors import ParameterError
 
 __all__ = ["VARIANTS", "ClusterTraffic", "EventDelivery", "Variant"]
 
-#: How events go on inside a cluster: to every member, or only where somebody below wants them.
+#: How events are delivered inside a cluster: to every member, or only to branches with a matching
+#: subscription.
 Variant: TypeAlias = Literal["flooding", "forwarding"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 class _Sum:
-    """Numbers by name, which add up one by one."""
+    """Named numbers that are added one by one."""
 
     __slots__ = ()
 
@@ -27,21 +28,22 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class EventDelivery(_Sum):
-    """What one variant takes to bring events to members.
+    """The delivery of events to members by one variant.
 
     Parameters
     ----------
     receptions
-        Messages that bring an event to a member of a cluster; who is in two clusters may get it twice.
+        Messages that bring an event to a member of a cluster; a peer in two clusters may get an event twice.
     reached
-        Pairs of event and peer such that the peer got the event, once or more often.
+        Pairs of event and peer such that the peer got the event, at least once.
     offered
-        Pairs of event and subscription such that the event came to the subscription's peer in the
+        Pairs of event and subscription such that the event reached the subscription's peer in the
         subscription's own cluster.
     updates
-        Messages that say what is wanted. By flooding each member tells the top of its cluster. By forwarding
-        each member tells its parent what is wanted by itself and all below it. Both again when that changes,
-        or who is to be told. In an R-tree, boxes that have become smaller; all else is told on the way.
+        Messages that carry interest. By flooding each member sends its interest to the top of its cluster. By
+        forwarding each member sends its parent the interest of itself and all below it. Both are sent again
+        when the interest or the receiver changes. In an R-tree, messages about boxes that have become
+        smaller; all other changes are sent with the messages of joining and leaving.
     """
 
     receptions: int = 0
@@ -52,28 +54,29 @@ class EventDelivery(_Sum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterTraffic(_Sum):
-    """The messages while some events pass; those of stretches add up.
+    """The messages during some events; those of several stretches can be added.
 
     Parameters
     ----------
     events
-        How many events.
+        Number of events.
     matches, peer_matches
-        Pairs of event and subscription, or peer, such that the event is wanted.
+        Pairs of event and subscription, or event and peer, such that the event is wanted.
     flooding, forwarding
-        What both variants take, on the same trees.
+        The delivery by both variants, on the same trees.
     heartbeat, join, leave, split, merge
-        Messages that keep the hierarchies of clusters: see `Nice` and `Upkeep`; or an R-tree: see `BoxTree`.
+        Messages that maintain the hierarchies of clusters: see `Nice` and `NiceUpkeep`; or an R-tree: see
+        `BoxTree`.
     organisation
-        Messages that keep the groups in which coordinates are found, for methods that have such groups.
+        Messages that maintain the groups in which coordinates are computed, for methods with such groups.
     clustering, clustering_bytes
-        Messages that carry histories, landmarks, coordinates, centres and clusters, and how large they are;
-        also those by which a new subscription finds its cluster.
+        Number and size of messages that carry histories, landmarks, coordinates, centres and clusters;
+        including those by which a new subscription finds its cluster.
     moves
-        How many times a subscription changed its cluster because of new ones; the messages are among those
-        of join and leave.
+        Number of times a subscription changed its cluster because of new clusters; the messages are among
+        those of join and leave.
     computed, installed, refreshed
-        How many times clusters were computed, how many of these were put to use, and how many times
+        Number of times that clusters were computed, that computed clusters were installed, and that
         coordinates were refreshed instead.
 
     Examples
@@ -103,42 +106,43 @@ class ClusterTraffic(_Sum):
     refreshed: int = 0
 
     def delivery(self, variant: Variant) -> EventDelivery:
-        """Return what a variant takes."""
+        """Return the delivery by a variant."""
         if variant not in VARIANTS:
-            raise ParameterError(f"variant is {variant!r}; give one of {', '.join(VARIANTS)}")
+            raise ParameterError(parameter="variant", value=variant, limit=f"one of {', '.join(VARIANTS)}")
         return self.flooding if variant == "flooding" else self.forwarding
 
     @property
     def upkeep(self) -> int:
-        """Messages that keep the hierarchies of clusters."""
+        """Messages that maintain the hierarchies of clusters."""
         return self.heartbeat + self.join + self.leave + self.split + self.merge
 
     def control(self, variant: Variant) -> int:
-        """Return all messages that bring no event."""
+        """Return the number of all messages that carry no event."""
         return self.upkeep + self.organisation + self.clustering + self.delivery(variant).updates
 
     def notification_cost(self, variant: Variant) -> float:
-        """Return all messages by the number of matches (tariq2012, section 6.3)."""
+        """Return the number of all messages divided by the number of matches (tariq2012, section 6.3)."""
         sent = self.delivery(variant).receptions + self.control(variant)
         if self.matches:
             return sent / self.matches
         return math.inf if sent else 0.0
 
     def false_positives(self, variant: Variant, *, peers: bool = False) -> int:
-        """Return pairs of event and subscription such that the event came in vain.
+        """Return the number of pairs of event and subscription such that an unwanted event arrived.
 
         Parameters
         ----------
         variant
-            Which variant.
+            The variant.
         peers
-            Whether pairs are of events and peers; who has one subscription that matches gets it for that.
+            Whether to count pairs of event and peer; an event is wanted by a peer if one of its subscriptions
+            matches.
         """
         found = self.delivery(variant)
         return found.reached - self.peer_matches if peers else found.offered - self.matches
 
     def flat(self) -> dict[str, Any]:
-        """Return all numbers by name, those of variants with the variant before it."""
+        """Return all numbers by name, those of variants prefixed by the variant."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)

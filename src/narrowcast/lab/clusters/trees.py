@@ -1,4 +1,4 @@
-"""Who is in which cluster and gets events from whom, and how far events come."""
+"""Members and trees of clusters, and the members that events reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterTrees"]
 
-#: The most pairs of events and members in a block.
+#: Largest number of pairs of events and members in a block.
 _BLOCK = 1 << 22
 
 
@@ -33,17 +33,18 @@ class ClusterTrees:
     Parameters
     ----------
     cluster, peer
-        For each member the number of its cluster and of its peer; by cluster, then by peer.
+        For each member the number of its cluster and of its peer; ordered by cluster, then by peer.
     parent
         For each member the number of the member that it gets events from, -1 for the top of a cluster.
     member
-        For each subscription the member that it belongs to, -1 while it is not there.
+        For each subscription the member that it belongs to, -1 for an inactive one.
     n_peers
-        How many peers there are, there or not.
+        Number of peers, active or not.
 
     Examples
     --------
-    >>> trees = ClusterTrees(np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([-1, 0, 1]), np.array([0, 1, 2]), 3)
+    >>> cluster, peer, parent = np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([-1, 0, 1])
+    >>> trees = ClusterTrees(cluster, peer, parent, np.array([0, 1, 2]), 3)
     >>> found = trees.sent(np.array([0, 1]), np.array([0, 1]), 2)  # an event for the top, one for its child
     >>> found.matches, found.flooding.receptions, found.forwarding.receptions
     (2, 6, 3)
@@ -57,17 +58,17 @@ class ClusterTrees:
 
     @property
     def n_members(self) -> int:
-        """How many members there are in all clusters."""
+        """The number of members of all clusters."""
         return len(self.cluster)
 
     @cached_property
     def n_clusters(self) -> int:
-        """How many numbers of clusters there are."""
+        """The number of clusters, including empty ones."""
         return int(self.cluster.max(initial=-1)) + 1
 
     @cached_property
     def subscriptions(self) -> Ints:
-        """How many subscriptions each member has."""
+        """The number of subscriptions of each member."""
         return np.bincount(self.member[self.member >= 0], minlength=self.n_members)
 
     @cached_property
@@ -80,12 +81,12 @@ class ClusterTrees:
 
     @cached_property
     def _by_peer(self) -> tuple[Ints, Ints]:
-        """Members ordered by peer, and where each peer that is there begins."""
+        """Members ordered by peer, and the first position of each active peer."""
         order = np.argsort(self.peer, kind="stable")
         return order, np.flatnonzero(np.diff(self.peer[order], prepend=-1))
 
     def blocks(self, n_events: int) -> list[tuple[int, int]]:
-        """Return runs of events that are looked at together."""
+        """Return runs of events that are processed together."""
         size = max(1, _BLOCK // max(self.n_members, 1))
         return [(start, min(start + size, n_events)) for start in range(0, n_events, size)]
 
@@ -102,14 +103,14 @@ class ClusterTrees:
         Parameters
         ----------
         event, subscription
-            Pairs such that the event matches the subscription, which is there.
+            Pairs such that the event matches the subscription, which is active.
         n_events
-            How many events there are, numbered from 0.
+            Number of events, numbered from 0.
         variant
-            By `flooding` all members of a cluster get an event that anybody there wants; by `forwarding`
-            those who want it, and those on the way from the top to them.
+            By `flooding` all members of a cluster get an event that matches one of its subscriptions; by
+            `forwarding` only members with a matching subscription, and those between the top and them.
         points
-            Where events are, which changes nothing here.
+            Coordinates of events, unused here.
         """
         wants = self.member[subscription]
         if variant == "flooding":
@@ -124,7 +125,7 @@ class ClusterTrees:
         return found
 
     def peers(self, gets: Bools) -> Bools:
-        """Return which of the peers that are there, in their order, gets which event, given which member."""
+        """Return which of the active peers, in their order, gets which event, given the same for members."""
         order, start = self._by_peer
         if len(start) == 0:
             return np.zeros((len(gets), 0), np.bool_)
@@ -134,7 +135,7 @@ class ClusterTrees:
     def sent(
         self, event: Ints, subscription: Ints, n_events: int, points: Doubles | None = None
     ) -> ClusterTraffic:
-        """Return what events take by both variants, without control.
+        """Return the traffic of events by both variants, without control messages.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class ClusterTrees:
         return total
 
     def _delivery(self, gets: Bools) -> EventDelivery:
-        """Return how many members, peers and subscriptions get events."""
+        """Return the number of members, peers and subscriptions that events reach."""
         copies = np.count_nonzero(gets, axis=0)
         receptions = int(copies.sum())
         single = len(self._by_peer[1]) == self.n_members
@@ -164,12 +165,12 @@ class ClusterTrees:
         return EventDelivery(receptions, reached, int(copies @ self.subscriptions))
 
     def updates(self, before: ClusterTrees) -> tuple[int, int]:
-        """Return the messages that say what is wanted, by flooding and by forwarding: see `EventDelivery`.
+        """Return the number of messages that carry interest, by variant: see `EventDelivery.updates`.
 
         Parameters
         ----------
         before
-            The trees until now. What changes at one time is told at once.
+            The trees until now. All changes of a member at one time are in one message.
         """
         if before is self:
             return 0, 0
@@ -177,14 +178,14 @@ class ClusterTrees:
         was_own, was_below = before._hashes
         at = np.searchsorted(before._code, self._code)
         at = np.minimum(at, max(before.n_members - 1, 0))
-        there = before._code[at] == self._code if before.n_members else np.zeros(self.n_members, np.bool_)
+        active = before._code[at] == self._code if before.n_members else np.zeros(self.n_members, np.bool_)
         below_top = self.parent >= 0
 
-        def changed(now: Hashes, was: Hashes, told: Ints, was_told: Ints) -> int:
+        def changed(now: Hashes, was: Hashes, receiver: Ints, was_receiver: Ints) -> int:
             if before.n_members == 0:
                 return int(np.count_nonzero(below_top))
-            whom, whom_before = self.peer[told], before.peer[was_told[at]]
-            same = there & (now == was[at]) & (whom == whom_before) & (before.parent[at] >= 0)
+            to, to_before = self.peer[receiver], before.peer[was_receiver[at]]
+            same = active & (now == was[at]) & (to == to_before) & (before.parent[at] >= 0)
             return int(np.count_nonzero(below_top & ~same))
 
         return (
@@ -194,16 +195,16 @@ class ClusterTrees:
 
     @cached_property
     def _code(self) -> Ints:
-        """A number that each member keeps for as long as it is in its cluster; ascending."""
+        """A number that each member keeps while it is in its cluster; ascending."""
         return self.cluster * self.n_peers + self.peer
 
     @cached_property
     def _hashes(self) -> tuple[Hashes, Hashes]:
-        """A number for the subscriptions of each member, and one for these and all below it."""
+        """A hash of the subscriptions of each member, and one of these and all below it."""
         key = np.random.default_rng(0).integers(0, 2**63, len(self.member), np.uint64)
-        there = self.member >= 0
+        active = self.member >= 0
         own = np.zeros(self.n_members, np.uint64)
-        np.add.at(own, self.member[there], key[there])  # wraps, as a hash may
+        np.add.at(own, self.member[active], key[active])  # wraps, as a hash may
         below = own.copy()
         at, above = np.arange(self.n_members), self.parent
         while len(at):

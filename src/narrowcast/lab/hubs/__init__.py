@@ -1,19 +1,25 @@
-"""Filters on machines that share the ranges of attributes: what events cost, worked out and run (cobas2009).
+"""Filters on machines that share the ranges of attributes (COBAS): computed and simulated costs.
 
-`overlay` cuts attributes into ranges, a machine each, and puts filters on them; `systems` says what events
-and upkeep take with one tree for each attribute, with some of them, or without; `drtree` is one tree of boxes
-instead; `work` says how unevenly machines are loaded.
+From Rao, Chen, Fu 2009. A hub is one attribute's ring of machines, each with a range of its values. `overlay`
+cuts attributes into such ranges and puts filters on them. `systems` computes the cost of events and upkeep of
+one tree for each attribute, of some of these trees, and of none; `drtree` is a single tree of boxes instead;
+`work` measures how unevenly machines are loaded.
 
-That is how it stands. Machines that come and go have `links` to find each other by, and `stretches` of every
-tree, which `paths` lead events to; `loads` are what comes to them, `balance` and `replicas` even it out,
-`churn` is what it takes to mend what went, in messages and bytes (`toll`). `evolution` merges and divides
-trees as time goes by, and `trips` are how long events take.
+The ranges of an attribute are the keys of a balanced search tree. An interval of a filter is a segment,
+stored at the highest key that it covers; division cuts it into pieces, which keys hand down to their children
+where that saves messages. An event enters at its own key and visits the keys above it with segments for it.
+
+These parts are static. For machines that join and leave, `links` has the machines that each one knows, and
+`stretches` the part of every tree on each machine; `paths` leads events to these parts, `loads` measures what
+each machine stores and receives, `balance` and `replicas` even it out, and `churn` counts the repair in
+messages and bytes (`toll`). `evolution` merges and divides trees over time, and `trips` measures delays of
+events.
 """
 
 from __future__ import annotations
 
-from narrowcast.lab.hubs.balance import Balanced, balance
-from narrowcast.lab.hubs.churn import HubChurn, Registered, churn, register
+from narrowcast.lab.hubs.balance import BalanceResult, balance
+from narrowcast.lab.hubs.churn import HubChurn, RegistrationCost, churn, register
 from narrowcast.lab.hubs.drtree import DRTree
 from narrowcast.lab.hubs.evolution import TreeState, evolve
 from narrowcast.lab.hubs.links import Links, drawn
@@ -29,7 +35,7 @@ from narrowcast.lab.hubs.work import imbalance
 
 __all__ = [
     "SYSTEMS",
-    "Balanced",
+    "BalanceResult",
     "DRTree",
     "Delays",
     "HubChurn",
@@ -38,7 +44,7 @@ __all__ = [
     "Links",
     "Loads",
     "MachineRings",
-    "Registered",
+    "RegistrationCost",
     "Replicas",
     "Stretches",
     "Toll",

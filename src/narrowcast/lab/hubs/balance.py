@@ -1,4 +1,4 @@
-"""Balancing by samples: who has too much asks one with little to leave its place and take half (Mercury)."""
+"""Balancing by samples: lightly loaded machines take over parts of overloaded ones (Mercury)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: Machines that each one asks for their load in a round, times log2 of all.
+#: Machines that each machine samples in a round, as a multiple of log2(machines).
 SAMPLED = 4
-#: Rounds in a row without a move after which it is over.
+#: Number of consecutive rounds without a move that end the balancing.
 QUIET = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Balanced:
-    """What there is after balancing, and what it took.
+class BalanceResult:
+    """The state after balancing, and its cost.
 
     Parameters
     ----------
     stretches
-        Who has what now.
+        The stretches of machines after balancing.
     rounds, moves
-        How many rounds there were, and how often a machine moved.
+        Number of rounds, and of moves of machines.
     sampling, moving
-        What it took to ask for loads, and to hand on what was held.
+        Cost of sampling loads, and of moving segments.
     """
 
     stretches: Stretches
@@ -52,29 +52,29 @@ class Balanced:
 
 def balance(
     stretches: Stretches, at: Ints, *, kappa: float = 10.0, rounds: int = 60, seed: int = 0
-) -> Balanced:
-    """Let machines with more than so many times the mean load be helped by such as have little.
+) -> BalanceResult:
+    """Relieve machines with more than `kappa` times the mean load by machines with little load.
 
-    In each round every machine asks some others, drawn by chance, how many segments they hold and how many
-    events come to them: by walks of log2 of the machines. Where it has more of either than `kappa` times the
-    mean of its sample, it asks the one with the least that is not above the mean itself, and whose neighbour
-    would not have too much when it takes over. That one leaves its stretch, of the tree where the other has
-    most, to this neighbour, and takes half of the other's: of the segments; or of the events, by whole keys,
-    for the list of a key cut in two has its events come to both. So where too many events come for a single
-    key nothing is done: see `replicate`.
+    In each round every machine asks some others, drawn at random, for the number of segments they store and
+    of events they receive; each is reached by a walk of log2(machines) hops. If it has more of either than
+    `kappa` times the mean of its sample, it selects the machine with the least load among those not above the
+    mean whose neighbour has room to take over their stretch. The helper leaves its stretch, in the tree where
+    the overloaded machine has most, to this neighbour, and takes half of the overloaded stretch: half of the
+    segments; or half of the events, by whole keys, because the events of a key whose list is cut in two go to
+    both parts. So too many events for a single key cannot be relieved: see `replicate`.
 
     Parameters
     ----------
     stretches
-        Who has what.
+        The stretches of machines.
     at
-        Keys of the events that loads are counted by: events x attributes.
+        Keys of the events that define loads: events x attributes.
     kappa
-        How many times the mean a machine may have, above 1; 0 or inf for no limit.
+        Load limit of a machine as a multiple of the mean, above 1; 0 or inf for no limit.
     rounds
-        How many rounds there are at most; it ends before when none has moved for three.
+        Largest number of rounds; balancing also ends after three rounds without a move.
     seed
-        What samples are drawn from.
+        Seed of the samples.
     """
     check_whole("rounds", rounds, least=0)
     check_seed(seed)
@@ -88,18 +88,19 @@ def balance(
     while many and done < rounds and quiet < QUIET:
         done += 1
         sampling += Toll.control(n * many * (hops + 1))
-        # Of a few, all; and oneself is as likely as any other, or the mean would come out too low.
+        # A machine may sample itself, otherwise the mean would be biased; small networks are sampled
+        # completely.
         asked = rng.integers(0, n, (n, many)) if many < n else np.tile(np.arange(n), (n, 1))
         made = _round(stretches, loads_of(stretches, at), at, asked, kappa)
         quiet = quiet + 1 if made[1] == 0 else 0
         stretches, moves, moving = made[0], moves + made[1], moving + made[2]
-    return Balanced(stretches, done, moves, sampling, moving)
+    return BalanceResult(stretches, done, moves, sampling, moving)
 
 
 def _round(
     stretches: Stretches, loads: Loads, at: Ints, asked: Ints, kappa: float
 ) -> tuple[Stretches, int, Toll]:
-    """Let all machines that have too much be helped once; return how often and what was handed on."""
+    """Relieve each overloaded machine once; return the stretches, the number of moves and their cost."""
     storage, matching = loads.of("storage"), loads.of("matching")
     mean = {"storage": storage[asked].mean(axis=1), "matching": matching[asked].mean(axis=1)}
     ratio = {
@@ -112,16 +113,16 @@ def _round(
     busy[heavy] = True
     known: dict[int, Ints] = {}
     toll, moves = Toll(), 0
-    for who in heavy[np.argsort(-worst[heavy], kind="stable")].tolist():
-        what = "storage" if ratio["storage"][who] > kappa else "matching"
-        means = mean["storage"][who], mean["matching"][who]
-        light = asked[who][~busy[asked[who]]]
+    for machine in heavy[np.argsort(-worst[heavy], kind="stable")].tolist():
+        what = "storage" if ratio["storage"][machine] > kappa else "matching"
+        means = mean["storage"][machine], mean["matching"][machine]
+        light = asked[machine][~busy[asked[machine]]]
         light = light[(storage[light] <= means[0]) & (matching[light] <= means[1])]
-        hub = _busiest(loads, who, what)
+        hub = _busiest_tree(loads, machine, what)
         if what == "matching" and hub not in known:
-            known[hub] = _counts(stretches, hub, at)
-        room = kappa * mean["storage"][who]
-        found = _helped(stretches, storage, hub, who, np.unique(light), known.get(hub), what, room)
+            known[hub] = _events_of_keys(stretches, hub, at)
+        room = kappa * mean["storage"][machine]
+        found = _relieve(stretches, storage, hub, machine, np.unique(light), known.get(hub), what, room)
         if found is None:
             continue
         stretches, helper, cost = found
@@ -130,48 +131,49 @@ def _round(
     return stretches, moves, toll
 
 
-def _busiest(loads: Loads, who: int, what: str) -> int:
-    """Return the tree in which a machine has most."""
+def _busiest_tree(loads: Loads, machine: int, what: str) -> int:
+    """Return the tree in which a machine has most of `what`."""
     parts = getattr(loads, what)
-    return int(np.argmax([parts[hub][node == who][0] for hub, node in enumerate(loads.node)]))
+    return int(np.argmax([parts[hub][node == machine][0] for hub, node in enumerate(loads.node)]))
 
 
-def _counts(stretches: Stretches, hub: int, at: Ints) -> Ints:
-    """Return how many events come to each key of a tree."""
+def _events_of_keys(stretches: Stretches, hub: int, at: Ints) -> Ints:
+    """Return the number of events that visit each key of a tree."""
     line = stretches.lines[hub]
     _, key = visits(line, np.ascontiguousarray(at[:, line.attribute]))
     return np.bincount(key, minlength=len(line.density))
 
 
-def _helped(
+def _relieve(
     stretches: Stretches,
     total: Doubles,
     hub: int,
-    who: int,
+    machine: int,
     light: Ints,
     counts: Ints | None,
     what: str,
     room: float,
 ) -> tuple[Stretches, int, Toll] | None:
-    """Return what there is once one of some light machines has helped, who it was, and what it took.
+    """Let one of the `light` machines take half of a stretch; return the stretches, the helper and the cost.
 
-    `total` is what machines stored before the round, and `room` what one may store.
+    `total` is what each machine stored before the round, and `room` what it may store. None if no light
+    machine fits.
     """
-    held, place = stretches.storage(hub), int(np.flatnonzero(stretches.node[hub] == who)[0])
+    held, place = stretches.storage(hub), int(np.flatnonzero(stretches.node[hub] == machine)[0])
     cut: float | None = float(stretches.halved(hub, [place])[0])
     if what == "matching":
         assert counts is not None
-        cut = _between(stretches, hub, place, counts)
+        cut = _halving_key(stretches, hub, place, counts)
     if cut is None:
         return None
     places = np.flatnonzero(np.isin(stretches.node[hub], light))
     before = np.where(places > 0, places - 1, min(1, len(held) - 1))
     takes = stretches.node[hub][before]
-    fits = (total[takes] + held[places] <= room) & (takes != who)
+    fits = (total[takes] + held[places] <= room) & (takes != machine)
     places = places[fits]
     if not len(places):
         return None
-    # Of those that may, the one with the least in all.
+    # Of the machines that fit, the one that stores least in total.
     nodes = stretches.node[hub][places]
     helper = int(places[np.argmin(total[nodes])])
     after = stretches.moved(hub, helper=helper, place=place, cut=cut)
@@ -179,19 +181,19 @@ def _helped(
     now = int(np.flatnonzero(after.node[hub] == node)[0])
     keys = stretches.keys(hub)[helper] + after.keys(hub)[now]
     handed = held[helper] + after.storage(hub)[now]
-    # Asking and agreeing; two ends of the circle are tied at either place; nodes of the tree find each other.
+    # A request and its reply; two links of the circle at both places; links between nodes of the tree.
     cost = Toll.handed(handed, batches=2) + Toll.control(2 + 4 + NEIGHBOURS * keys)
     return after, node, cost
 
 
-def _between(stretches: Stretches, hub: int, place: int, counts: Ints) -> float | None:
-    """Return the key between two halves of a stretch by the events that come to its keys; None for none."""
+def _halving_key(stretches: Stretches, hub: int, place: int, counts: Ints) -> float | None:
+    """Return the key that halves the events of a stretch; None if there is none."""
     low, high = stretches.cuts[hub][place : place + 2]
     inner = np.arange(math.floor(low) + 1, math.ceil(high))
     if not len(inner):
         return None
     below = np.append(0, np.cumsum(counts[math.floor(low) : math.ceil(high)]))
-    # Both halves have something, or there is nothing to gain.
+    # Cutting pays only if both halves get events.
     part = below[1 : len(inner) + 1]
     worst = np.maximum(part, below[-1] - part)
     best = int(np.argmin(worst))

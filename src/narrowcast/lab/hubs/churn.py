@@ -1,4 +1,4 @@
-"""Machines that come and go, filters that are added and taken away, and what it takes to mend everything."""
+"""Machines that join and leave, filters that are added and removed, and the cost of the repair."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HubChurn:
-    """What there is once machines have gone and come, and what it took.
+    """The state after machines have left and joined, and the cost.
 
     Parameters
     ----------
     stretches
-        Who has what now.
+        The stretches of machines afterwards.
     links, keys, segments
-        Messages that mend the circles; that tie nodes of trees together again; and that bring segments to
-        where they are held now.
+        Cost of repairing the circles, of reconnecting nodes of trees, and of moving segments to the machines
+        that store them now.
     rotations
-        In how many trees one side of the root is less than half as high as the other, for the keys that
-        went: there a tree is rotated.
+        Number of trees in which one side of the root is less than half as high as the other without the lost
+        keys: such a tree is rotated.
     """
 
     stretches: Stretches
@@ -49,7 +49,7 @@ class HubChurn:
 
     @property
     def total(self) -> Toll:
-        """All of it."""
+        """The total cost."""
         return self.links + self.keys + self.segments
 
 
@@ -62,79 +62,90 @@ def churn(
     graceful: bool = False,
     seed: int = 0,
 ) -> HubChurn:
-    """Let machines go and others come, in all trees, and count what it takes.
+    """Let machines leave and others join, in all trees, and count the cost.
 
-    Who goes without a word leaves its stretches to the neighbours, but not what it held: agents miss its
-    heartbeats and register each segment again, a lookup each. With a word it hands segments on itself. In
-    both cases those that had a link to it look for another, its two neighbours find each other, and the
-    nodes of trees that it held are tied to parent and children anew. Who comes looks up a stretch of each
-    tree, drawn by chance, takes half of it, and looks for links of its own.
+    The stretches of a machine that fails without notice go to its neighbours, but its segments are lost:
+    agents of subscribers miss its heartbeats and register each segment again, with one lookup each. A machine
+    that leaves gracefully hands its segments on. In both cases the machines with a link to it look for
+    another one, its two neighbours connect, and the nodes of trees on it are reconnected to parent and
+    children. A machine that joins looks up a stretch of each tree, drawn at random, takes half of it, and
+    looks for links of its own.
 
     Parameters
     ----------
     stretches
-        Who has what.
+        The stretches of machines.
     links
-        Whom machines know, as many of them; all trees have circles alike.
+        Links of the machines, of the same number; the circles of all trees have the same links.
     leaving, joining
-        How many machines go, drawn by chance, and how many come. First some go, then others come.
+        Number of machines that leave, drawn at random, and that join. Leaving comes first.
     graceful
-        Whether those that go hand on what they have.
+        Whether leaving machines hand on their segments.
     seed
-        What is drawn comes from.
+        Seed of all random choices.
     """
     check_whole("leaving", leaving, least=0)
     check_whole("joining", joining, least=0)
     check_seed(seed)
     n = stretches.n_nodes
     if links.n_nodes != n:
-        raise ParameterError(f"links are of {links.n_nodes} machines and there are {n}; give as many")
+        raise ParameterError(
+            f"links has {links.n_nodes} machines: must have {n}, like the stretches",
+            parameter="links",
+            value=links.n_nodes,
+        )
     if leaving >= n:
-        raise ParameterError(f"leaving is {leaving} of {n} machines; let one stay at least")
+        raise ParameterError(parameter="leaving", value=leaving, limit=f"below the number of machines, {n}")
     if joining > n - leaving:
         raise ParameterError(
-            f"joining is {joining} where {n - leaving} machines are; let them come in several steps"
+            parameter="joining",
+            value=joining,
+            limit=f"at most the number of remaining machines, {n - leaving}",
+            fix="let them join in several steps",
         )
     rng = np.random.default_rng(seed)
-    gone = np.sort(rng.choice(n, leaving, replace=False))
-    mended, tied, brought, rotations = _left(stretches, links, gone, graceful, rng)
-    after = stretches.without(gone) if leaving else stretches
+    leaving_nodes = np.sort(rng.choice(n, leaving, replace=False))
+    repaired, reconnected, moved, rotations = _leave(stretches, links, leaving_nodes, graceful, rng)
+    after = stretches.without(leaving_nodes) if leaving else stretches
     if joining:
         places = [rng.choice(n - leaving, joining, replace=False) for _ in after.lines]
         joined = after.joined(places)
         lookups = len(after.lines) * joining * (1 + links.per_node)
-        mended += Toll.control(_hops(links, lookups, rng) + 2 * joining * len(after.lines))
-        new = [np.flatnonzero(who >= n - leaving) for who in joined.node]
+        repaired += Toll.control(_total_hops(links, lookups, rng) + 2 * joining * len(after.lines))
+        new = [np.flatnonzero(machines >= n - leaving) for machines in joined.node]
         held = sum(joined.storage(hub)[place].sum() for hub, place in enumerate(new))
-        tied += Toll.control(NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new)))
-        brought += Toll.handed(held, batches=joining * len(after.lines))
+        reconnected += Toll.control(
+            NEIGHBOURS * sum(joined.keys(hub)[place].sum() for hub, place in enumerate(new))
+        )
+        moved += Toll.handed(held, batches=joining * len(after.lines))
         after = joined
-    return HubChurn(after, mended, tied, brought, rotations)
+    return HubChurn(after, repaired, reconnected, moved, rotations)
 
 
-def _left(
-    stretches: Stretches, links: Links, gone: Ints, graceful: bool, rng: np.random.Generator
+def _leave(
+    stretches: Stretches, links: Links, leaving_nodes: Ints, graceful: bool, rng: np.random.Generator
 ) -> tuple[Toll, Toll, Toll, int]:
-    """Return what it takes when machines go: of links, of keys and of segments; and how many trees turn."""
+    """Return the cost of leaving machines for links, keys and segments, and the number of rotated trees."""
     named = links.named()
-    mended, tied, brought = Toll(), Toll(), Toll()
+    repaired, reconnected, moved = Toll(), Toll(), Toll()
     rotations = 0
-    for hub, who in enumerate(stretches.node):
-        places = np.flatnonzero(np.isin(who, gone))
-        mended += Toll.control(2 * len(places) + _hops(links, int(named[places].sum()), rng))
-        tied += Toll.control(NEIGHBOURS * float(stretches.keys(hub)[places].sum()))
+    for hub, machines in enumerate(stretches.node):
+        places = np.flatnonzero(np.isin(machines, leaving_nodes))
+        repaired += Toll.control(2 * len(places) + _total_hops(links, int(named[places].sum()), rng))
+        reconnected += Toll.control(NEIGHBOURS * float(stretches.keys(hub)[places].sum()))
         held = float(stretches.storage(hub)[places].sum())
         if graceful:
-            brought += Toll.handed(held, batches=len(places))
+            moved += Toll.handed(held, batches=len(places))
         else:
-            # A segment is as one more filter: looked up, and then handed to who has the key now.
-            brought += Toll.control(held * _mean(links, rng)) + Toll(held, SEGMENT * held)
-            rotations += _turned(stretches, hub, places)
-    return mended, tied, brought, rotations
+            # A segment costs as much as a new filter: a lookup, and one message to the machine that has the
+            # key now.
+            moved += Toll.control(held * _mean_hops(links, rng)) + Toll(held, SEGMENT * held)
+            rotations += _unbalanced(stretches, hub, places)
+    return repaired, reconnected, moved, rotations
 
 
-def _turned(stretches: Stretches, hub: int, places: Ints) -> bool:
-    """Return whether one side of a tree is less than half as high as the other without keys that went."""
+def _unbalanced(stretches: Stretches, hub: int, places: Ints) -> bool:
+    """Return whether one side of a tree, without the lost keys, is less than half as high as the other."""
     cuts = np.ceil(stretches.cuts[hub]).astype(np.int64)
     n = len(stretches.lines[hub].density)
     steps = np.zeros(n + 1, np.int64)
@@ -147,18 +158,18 @@ def _turned(stretches: Stretches, hub: int, places: Ints) -> bool:
     return bool(2 * min(left, right) < max(left, right))
 
 
-def _hops(links: Links, many: int, rng: np.random.Generator) -> int:
-    """Return the hops of so many lookups from anybody for anybody."""
+def _total_hops(links: Links, many: int, rng: np.random.Generator) -> int:
+    """Return the total hops of `many` lookups between random machines."""
     return int(links.hops(*rng.integers(0, links.n_nodes, (2, many))).sum())
 
 
-def _mean(links: Links, rng: np.random.Generator) -> float:
-    """Return the hops of a lookup on average, by some."""
-    return _hops(links, 1000, rng) / 1000
+def _mean_hops(links: Links, rng: np.random.Generator) -> float:
+    """Return the mean hops of a lookup, from a sample of 1,000."""
+    return _total_hops(links, 1000, rng) / 1000
 
 
-class Registered(NamedTuple):
-    """What it takes to add filters, and to take the same away again; and how many pieces they are in."""
+class RegistrationCost(NamedTuple):
+    """The cost of adding filters, and of removing them again; and the number of their pieces."""
 
     insertion: Toll
     deletion: Toll
@@ -172,50 +183,55 @@ def register(
     links: Links,
     *,
     seed: int = 0,
-) -> Registered:
-    """Add filters to the trees that there are, and take them away again.
+) -> RegistrationCost:
+    """Add filters to existing trees, and remove them again.
 
-    A filter goes to one tree, any of those whose attribute it bounds, or to the first. It is looked up
-    there; each of its pieces is then one message to the machine that holds it, with the segment. Where a
-    piece reaches beyond what its key covers, the keys below for which that is new are told. To take it away
-    the agent, who keeps up with all its pieces, tells each machine; those below are told again.
+    A filter goes to one tree, at random among those whose attribute it bounds, or else to the first. It is
+    looked up there, and each of its pieces is sent to the machine that stores it, in one message with the
+    segment. If a piece extends beyond the range its key covered before, the keys below for which it is new
+    are notified. On removal the agent of the subscriber, which tracks all pieces, notifies each machine, and
+    those below again.
 
     Parameters
     ----------
     trees, hubs
-        Trees as merging left them, and what they are of.
+        Trees as returned by merging, and the filters and events they were made from.
     new
         The filters, over the same positions.
     links
-        Whom machines know.
+        Links of the machines.
     seed
-        What the tree of a filter, and lookups, are drawn from.
+        Seed of the choice of trees, and of lookups.
     """
     check_seed(seed)
     if (new.n_attributes, new.n_positions) != (hubs.n_attributes, hubs.n_positions):
         raise ParameterError(
-            f"new filters are over {new.n_attributes} x {new.n_positions} positions and trees over "
-            f"{hubs.n_attributes} x {hubs.n_positions}; give filters of the same machines"
+            f"new has {new.n_attributes} x {new.n_positions} positions: must have {hubs.n_attributes} x "
+            f"{hubs.n_positions}, like the trees",
+            parameter="new",
+            value=(new.n_attributes, new.n_positions),
         )
     rng = np.random.default_rng(seed)
     alive = np.array(list(trees))
     key = np.where(new.first[:, alive] >= 0, rng.random((new.n_filters, len(alive))), np.inf)
-    # Of all infinite the first is the least: orphans go to the first tree.
+    # argmin of a row of infinities is 0: filters without a bounded attribute go to the first tree.
     home = alive[key.argmin(axis=1)] if new.n_filters else np.empty(0, np.int64)
     hops = links.hops(*rng.integers(0, links.n_nodes, (2, new.n_filters)))
     looked_up = float((hops * new.weight).sum())
-    pieces = told = 0.0
+    pieces = notified = 0.0
     for attribute, tree in trees.items():
-        mine = np.flatnonzero(home == attribute)
-        line = new.line(attribute, mine)
+        assigned = np.flatnonzero(home == attribute)
+        line = new.line(attribute, assigned)
         cut = tree.division.pieces(line.first, line.last)
         weight, held = line.weight[cut.interval], tree.division.held_
         pieces += float(weight.sum())
         low, high = held.first[cut.position], held.last[cut.position]
         beyond = np.maximum(0, low - cut.first) + np.maximum(0, cut.last - high)
-        # A filter that stands for others is as they are: once the first has come, nothing is new.
-        told += float(beyond.sum())
+        # A drawn filter represents several equal ones: after the first of them nothing is new.
+        notified += float(beyond.sum())
     handed = Toll(pieces, SEGMENT * pieces)
-    return Registered(
-        Toll.control(looked_up + told) + handed, Toll.control(pieces + told), pieces / (new.weight.sum() or 1)
+    return RegistrationCost(
+        Toll.control(looked_up + notified) + handed,
+        Toll.control(pieces + notified),
+        pieces / (new.weight.sum() or 1),
     )

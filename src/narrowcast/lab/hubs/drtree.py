@@ -15,30 +15,31 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: What the curve goes through: the middles of boxes, or points made of both their ends.
+#: Points that the curve orders: centres of boxes, or points made of both ends of each box.
 Curve = Literal["centres", "ends"]
 #: Children of a node; the paper does not say.
 FANOUT = 32
 #: Bits of a key on the curve, and of a coordinate at most.
 _KEY_BITS, _COORDINATE_BITS = 64, 32
-#: Pairs of an event and a node that are looked at in one go.
+#: Pairs of an event and a node that are computed at once.
 _BLOCK = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DRTree:
-    """Boxes in the order of a curve, an even share for each machine, and nodes of 32 above them.
+    """Boxes in the order of a curve, in equal leaves, one for each machine, below nodes of 32 children.
 
-    An attribute that a filter does not bound goes from 0 to 1. Attributes past 64 are left out of the curve.
+    A filter that does not bound an attribute has (0, 1] there. The curve ignores attributes beyond the first
+    64.
 
     Parameters
     ----------
     lo, hi
         For each level, leaves first, the boxes of its nodes, (lo, hi].
     size
-        How many filters are in each leaf.
+        Number of filters in each leaf.
     leaf
-        The leaf that each filter is in.
+        The leaf of each filter.
     """
 
     lo: list[Doubles]
@@ -48,7 +49,7 @@ class DRTree:
 
     @classmethod
     def of(cls, lo: Doubles, hi: Doubles, leaves: int, *, curve: Curve = "centres") -> Self:
-        """Pack boxes into so many leaves, fewer where there are not as many.
+        """Pack boxes into `leaves` leaves, or one for each box if there are fewer boxes.
 
         Examples
         --------
@@ -63,7 +64,7 @@ class DRTree:
         bits = min(_COORDINATE_BITS, _KEY_BITS // points.shape[1])
         cells = np.minimum(points * 2.0**bits, 2.0**bits - 1).astype(np.uint64)
         order = np.argsort(hilbert_keys(cells, bits), kind="stable")
-        # The first leaves have one more where it does not come out even.
+        # The first leaves have one box more if the boxes do not divide evenly.
         start = -(-np.arange(min(leaves, len(order))) * len(order) // max(1, min(leaves, len(order))))
         size = np.diff(start, append=len(order))
         leaf = np.empty(len(order), np.int64)
@@ -78,9 +79,9 @@ class DRTree:
         return cls(levels_lo, levels_hi, size, leaf)
 
     def visits(self, events: Doubles) -> list[Doubles]:
-        """Return, for each level, leaves first, the share of events that come to each of its nodes.
+        """Return, for each level, leaves first, the share of events that visit each of its nodes.
 
-        All events come to the root; to another node those that are in its box, and in all boxes above it.
+        All events visit the root; another node is visited by the events in its box and in all boxes above it.
         """
         found = [np.zeros(len(level)) for level in self.lo]
         if not found:
@@ -104,7 +105,17 @@ class DRTree:
         return [level / max(1, len(events)) for level in found]
 
     def branches(self, events: Doubles, nodes: Ints, depth: int) -> Ints:
-        """Return to how many children of a node each event goes on; nodes are of a level above the leaves."""
+        """Return the number of children of its node that each event continues to.
+
+        Parameters
+        ----------
+        events
+            The events.
+        nodes
+            For each event its node, of level `depth`, which is above the leaves.
+        depth
+            The level of the nodes.
+        """
         child = nodes[:, None] * FANOUT + np.arange(FANOUT)
         there = child < len(self.lo[depth - 1])
         child = np.where(there, child, 0)

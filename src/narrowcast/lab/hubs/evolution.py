@@ -1,4 +1,4 @@
-"""Trees that are merged and divided step by step, from what machines count (cobas2009, sections IV and V)."""
+"""Trees that are merged and divided step by step, from machines' counts (cobas2009, sections IV and V)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeState:
-    """How trees stand from some hour on.
+    """The state of the trees from an hour on.
 
     Parameters
     ----------
     hour
-        From when on.
+        Hours since the start.
     lines
-        The trees, with what they hold and how they are divided.
+        The trees, with their segments and divisions.
     home
-        The attribute in whose tree each filter lives.
+        The attribute whose tree contains each filter.
     moved
-        What it took to come here from the last: segments that were handed on.
+        Cost of the change from the previous state: segments that were handed on.
     """
 
     hour: float
@@ -47,17 +47,17 @@ class TreeState:
 
     @property
     def messages(self) -> float:
-        """How often an event is sent on, lookups left out, by the law of events."""
+        """Mean number of messages per event without lookups, by the law of events."""
         return float(sum(line.held.messages.sum() for line in self.lines))
 
     @property
     def segments(self) -> float:
-        """How many segments machines hold."""
+        """Number of segments on all machines."""
         return float(sum(line.held.segments.sum() for line in self.lines))
 
     @property
     def imbalance(self) -> float:
-        """The most work of a machine over the mean; what a key has above its room goes to who has least."""
+        """Largest work of a machine over the mean; work beyond its capacity goes to the least loaded."""
         own, spread = np.zeros(len(self.lines[0].density)), [np.empty(0)]
         for line in self.lines:
             held = line.held
@@ -77,31 +77,31 @@ def evolve(
     rate: float = RATE,
     seed: int = 0,
 ) -> Iterator[TreeState]:
-    """Yield how trees stand, at first and after each round.
+    """Yield the state of the trees, initially and after each round.
 
-    At first there is a tree for each attribute, and no interval is divided. In every round
+    Initially there is a tree for each attribute, and no interval is divided. In every round
 
-    - machines count the events of each range, and all counts so far are what is decided by; what an event
-      costs is by the law that they follow;
-    - one tree is merged, the one that saves most by these counts, if one does;
-    - division goes down one level further: the keys of a level hand down what the cheapest division by these
-      counts has them hand down, and those below them follow in the next round, once they have it. Levels
-      above are decided again.
+    - machines count the events of each range, and decisions use all counts so far; reported costs of
+      events use the law that events follow;
+    - at most one tree is merged into others, the one that saves most by these counts;
+    - division advances by one level: the keys of a level hand down the pieces of intervals that the cheapest
+      division by these counts assigns to their children, which do the same in the next round, once they have
+      them. Levels above are decided again.
 
-    Positions and so the shape of trees stay, which are balanced: no tree is ever to be rotated.
+    Positions and thus the shape of trees stay the same and balanced: no tree is ever rotated.
 
     Parameters
     ----------
     hubs
         Filters, and the law of events.
     charges
-        What messages and segments cost, and how many of the latter a machine holds.
+        Costs of messages and segments, and the capacity of a machine in segments.
     hours, every
-        For how long, and how long a round takes.
+        Duration, and length of a round, in hours.
     rate
-        Events a minute.
+        Events per minute.
     seed
-        What counts, and the trees of filters, are drawn from.
+        Seed of the counts, and of the trees of filters.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def evolve(
     counts = np.zeros(hubs.density.shape)
     law = hubs.density / hubs.density.sum(axis=1, keepdims=True)
     start = Merging(search="none", way="none", charges=charges, seed=seed).fit(hubs)
-    standing = _standing(0.0, hubs, charges, start, np.zeros(len(depth), np.bool_), None)
+    standing = _tree_state(0.0, hubs, charges, start, np.zeros(len(depth), np.bool_), None)
     yield standing
     for number in range(1, int(hours / every + 1e-9) + 1):
         events = rng.poisson(rate * 60 * every)
@@ -130,11 +130,11 @@ def evolve(
         counted = AttributeLines(known, hubs.first, hubs.last, hubs.weight)
         merging = Merging(charges=charges, seed=seed).fit(counted, alive=alive, most=1)
         alive = tuple(merging.trees_)
-        standing = _standing(number * every, hubs, charges, merging, depth < number, standing)
+        standing = _tree_state(number * every, hubs, charges, merging, depth < number, standing)
         yield standing
 
 
-def _standing(
+def _tree_state(
     hour: float,
     hubs: AttributeLines,
     charges: LineCharges,
@@ -142,7 +142,7 @@ def _standing(
     decided: Flags,
     before: TreeState | None,
 ) -> TreeState:
-    """Return how trees stand when some keys have done what the division says, and the others not yet."""
+    """Return the state of the trees when only the decided keys follow the division."""
     lines = []
     for attribute, tree in merging.trees_.items():
         push = tree.division.push_ & decided[:, None]

@@ -1,4 +1,4 @@
-"""Machines on a circle that know some others, and how many hops it takes to find one."""
+"""Machines on a circle that know some others, and the number of hops of a lookup."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: Whom a machine knows besides its neighbours.
+#: Which machines a machine has links to, besides its neighbours.
 Kind = Literal["harmonic", "fingers"]
 
 
 class Links:
-    """Machines on a circle in the order of their ranges, each of which knows log2 of them.
+    """Machines on a circle in the order of their ranges, each with links to log2(machines) others.
 
-    A machine knows the next one, and others further on: `harmonic`, Mercury's way, draws how far, the less
-    likely the further; `fingers` are at the powers of two. A lookup goes on to the one it knows that is
-    furthest on, but not past the end (Mercury's greedy routing; cobas2009, section VII-A: log N links, so
-    that it takes about log N hops). Distances are counted in machines, not in values: that is what Mercury
-    estimates from samples where ranges are uneven.
+    A machine knows the next one, and others further on: with `harmonic`, as in Mercury, distances are drawn,
+    longer ones less likely; with `fingers` they are the powers of two. A lookup is forwarded to the known
+    machine that is furthest on without passing the target (Mercury's greedy routing; cobas2009, section
+    VII-A: log N links, so that it takes about log N hops). Distances are counted in machines, not in values;
+    Mercury estimates them from samples if ranges are uneven.
 
     Parameters
     ----------
     n_nodes
-        How many machines there are.
+        Number of machines.
     kind
-        Whom they know.
+        How links are chosen: `harmonic` or `fingers`.
     seed
-        What links are drawn from.
+        Seed of the links.
 
     Examples
     --------
@@ -49,57 +49,57 @@ class Links:
     [3, 2]
     """
 
-    #: How far on the machines are that each knows, ascending: machines x links.
+    #: Distance of each link in machines, ascending: machines x links.
     away: Numbers
 
     def __init__(self, n_nodes: int, *, kind: Kind = "harmonic", seed: int = 0) -> None:
         check_whole("n_nodes", n_nodes)
         check_seed(seed)
         if kind not in get_args(Kind):
-            raise ParameterError(f"kind is {kind!r}; give one of {', '.join(get_args(Kind))}")
+            raise ParameterError(parameter="kind", value=kind, limit=f"one of {', '.join(get_args(Kind))}")
         self.kind = kind
         many = math.ceil(math.log2(n_nodes)) if n_nodes > 1 else 0
         if kind == "fingers":
             away = np.broadcast_to(2 ** np.arange(many), (n_nodes, many))
         else:
             chance = np.random.default_rng(seed).random((n_nodes, many))
-            # Of the distances 1 to n - 1, one has a share as its inverse, nearly.
+            # A distance from 1 to n - 1 is drawn with a probability about proportional to its inverse.
             away = np.sort(np.floor(np.power(float(n_nodes), chance)), axis=1)
         self.away = np.ascontiguousarray(away, np.int32)
         self.away.flags.writeable = False
 
     @property
     def n_nodes(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return len(self.away)
 
     @property
     def per_node(self) -> int:
-        """How many others a machine knows, besides its neighbours."""
+        """The number of links of a machine, without its neighbours."""
         return int(self.away.shape[1])
 
     def named(self) -> Ints:
-        """Return how many machines have a link to each."""
+        """Return the number of machines with a link to each machine."""
         to = (np.arange(self.n_nodes)[:, None] + self.away) % self.n_nodes
         return np.bincount(to.ravel(), minlength=self.n_nodes)
 
     def hops(self, source: ArrayLike, target: ArrayLike) -> Ints:
-        """Return how many hops each lookup takes."""
-        return kernels.ways(self.away, *self._both(source, target))
+        """Return the number of hops of each lookup."""
+        return kernels.ways(self.away, *self._checked_places(source, target))
 
     def recalled(self, source: ArrayLike, target: ArrayLike, *, room: int) -> Ints:
-        """Return the same where each source recalls the machines that its last lookups ended at.
+        """Return the number of hops of each lookup if sources remember the targets of earlier ones.
 
-        Lookups come one after the other. Who asks sends the first hop to whomever it recalls or has a link
-        to, the furthest on of all; others on the way go by their links. What was not used for longest is
-        forgotten (LRU).
+        Lookups run one after the other. The first hop goes to the machine furthest on, without passing the
+        target, among those that the source remembers or has a link to; machines on the way use only their
+        links. The least recently used machine is forgotten (LRU).
 
         Parameters
         ----------
         source, target
-            Machines that ask, and those that they look for.
+            Machines that look up, and machines that they look for.
         room
-            How many machines each recalls.
+            Number of machines that each source remembers.
 
         Examples
         --------
@@ -107,33 +107,42 @@ class Links:
         [5, 1, 2]
         """
         check_whole("room", room, least=0)
-        begin, end = self._both(source, target)
+        begin, end = self._checked_places(source, target)
         asked, asker = np.unique(begin, return_inverse=True)
         recent = np.full((len(asked), room), -1, np.int64)
         return kernels.recalled(self.away, begin, end, recent, asker.astype(np.int64))
 
-    def _both(self, source: ArrayLike, target: ArrayLike) -> tuple[Ints, Ints]:
-        """Return places as whole numbers, and refuse what is none."""
+    def _checked_places(self, source: ArrayLike, target: ArrayLike) -> tuple[Ints, Ints]:
+        """Return sources and targets as integers, and refuse places outside the circle."""
         found = []
         for name, given in (("source", source), ("target", target)):
             places = np.atleast_1d(np.asarray(given))
             if places.size and (places.ndim != 1 or places.dtype.kind not in "iu"):
-                raise ParameterError(f"{name} is {places.dtype} of shape {places.shape}; give whole numbers")
+                raise ParameterError(
+                    f"{name} has type {places.dtype} and shape {places.shape}: must be a flat array of "
+                    "integers",
+                    parameter=name,
+                    value=places.dtype,
+                )
             wrong = (places < 0) | (places >= self.n_nodes)
             if wrong.any():
                 raise ParameterError(
-                    f"{name} is {places[wrong][0]}; give places from 0 to {self.n_nodes - 1}"
+                    parameter=name,
+                    value=places[wrong][0].item(),
+                    limit=f"a machine's place from 0 to {self.n_nodes - 1}",
                 )
             found.append(places.astype(np.int64))
         if len(found[0]) != len(found[1]):
             raise ParameterError(
-                f"there are {len(found[0])} sources and {len(found[1])} targets; give as many"
+                f"target has {len(found[1])} places: must have {len(found[0])}, one for each source",
+                parameter="target",
+                value=len(found[1]),
             )
         return found[0], found[1]
 
 
 def drawn(density: Doubles, many: int, rng: np.random.Generator) -> Ints:
-    """Return the ranges of so many events, by how many there are in each.
+    """Return the ranges of `many` random events, given the share of events in each range.
 
     Examples
     --------

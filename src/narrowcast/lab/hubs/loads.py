@@ -1,4 +1,4 @@
-"""What machines hold, and what comes to them."""
+"""The segments that machines store, and the events that they receive."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loads:
-    """What each machine has to do, by tree and in all (cobas2009, section VII-B).
+    """The load of each machine, by tree and in total (cobas2009, section VII-B).
 
     Parameters
     ----------
     storage, matching, work
-        For each tree, by stretch: how many segments it has; the share of events that come to it, or enter
-        there; and how many segments an event is compared with there, on average.
+        For each tree, by stretch: the number of segments; the share of events that visit it, or enter there;
+        and the mean number of segments that an event is compared with there.
     node
-        For each tree the machine that has each stretch.
+        For each tree the machine of each stretch.
     n_nodes
-        How many machines there are.
+        Number of machines.
     machines
-        To how many machines an event comes, on average; one that has stretches of several trees is one.
+        Mean number of machines that an event visits; one with stretches of several trees counts once.
     """
 
     storage: list[Doubles]
@@ -43,7 +43,7 @@ class Loads:
     machines: float
 
     def of(self, what: str) -> Doubles:
-        """Return `storage`, `matching` or `work` of each machine, all trees together."""
+        """Return `storage`, `matching` or `work` of each machine, summed over all trees."""
         found = np.zeros(self.n_nodes)
         for part, node in zip(getattr(self, what), self.node, strict=True):
             found += np.bincount(node, part, self.n_nodes)
@@ -51,23 +51,23 @@ class Loads:
 
     @property
     def copies(self) -> float:
-        """To how many machines of each tree an event comes, all trees together, on average.
+        """The mean number of machines of each tree that an event visits, summed over all trees.
 
-        Those where it enters are included, and a machine that it comes to in several trees is several.
+        Machines where it enters are included, and a machine visited in several trees counts several times.
         """
         return float(sum(part.sum() for part in self.matching))
 
 
 def loads_of(stretches: Stretches, at: Ints) -> Loads:
-    """Return what machines have to do for some events.
+    """Return the loads of machines for some events.
 
-    An event enters a tree at the first machine that has a part of its key, and goes on to all that have a
-    part of a key above that holds something for it. A machine that has several of these is sent it once.
+    An event enters a tree at the first machine that has a part of its key, and goes on to all machines that
+    have a part of a key above with a segment for it. A machine with several of these gets it once.
 
     Parameters
     ----------
     stretches
-        Who has what.
+        The stretches of machines.
     at
         The key of each event in each attribute: events x attributes.
     """
@@ -79,7 +79,7 @@ def loads_of(stretches: Stretches, at: Ints) -> Loads:
         value = np.ascontiguousarray(at[:, line.attribute])
         event, key = visits(line, value)
         first, last = stretches.owners(hub, key)
-        # What holds nothing for an event is not sent it, but where it enters.
+        # An event is not sent to keys without a segment for it, except to the key where it enters.
         enters = (key == value[event]) & (line.held.segments[key] == 0)
         last = np.where(enters, first, last)
         many = last - first + 1
@@ -100,7 +100,7 @@ def loads_of(stretches: Stretches, at: Ints) -> Loads:
 
 
 def overloaded(load: Doubles, kappa: float) -> tuple[float, float]:
-    """Return the share of machines with more than so many times the mean, and the share of the load there.
+    """Return the share of machines with more than `kappa` times the mean load, and their share of the load.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def overloaded(load: Doubles, kappa: float) -> tuple[float, float]:
 
 
 def top(load: Doubles, share: float) -> float:
-    """Return the share of the load that the most loaded of machines have, so many of all.
+    """Return the share of the load that is on the most loaded machines, which are a given share of all.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Machines in a ring for each attribute, each with a range of its values, and the filters on them."""
+"""A ring of machines for each attribute, each with a range of its values, and the filters on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: Events that ranges are found by, and for each machine at least.
+#: Number of sampled events to find ranges by, and its least value per machine.
 SAMPLE, EACH = 20_000, 4
 
 
@@ -28,21 +28,21 @@ SAMPLE, EACH = 20_000, 4
 class MachineRings:
     """Machines, each with a contiguous range of every attribute (Mercury's hubs: cobas2009, section VII).
 
-    Ranges are such that each has as large a share of sampled events and of ends of intervals, together: what
-    Mercury's balancing by samples comes to. How many events are in a range is by the law that they follow.
+    All ranges contain the same number of sampled events and of ends of intervals, counted together; this is
+    the result of Mercury's balancing by samples. The share of events in a range follows the law of events.
 
     Parameters
     ----------
     bounds
-        Where ranges end, but for the last: attributes x machines - 1; the end belongs to the range.
+        Upper ends of ranges, except of the last: attributes x machines - 1; the end belongs to the range.
     hubs
         Events and filters by range.
     lo, hi
-        The ends (lo, hi] of filters, infinite where they do not bound an attribute.
+        The ends (lo, hi] of filters, infinite for attributes they do not bound.
     events
-        Some events that ranges were not found by.
+        Events that were not used to find the ranges.
     matched
-        How many filters match each of these, by weight.
+        Number of filters that match each of these, by weight.
 
     Examples
     --------
@@ -61,16 +61,16 @@ class MachineRings:
 
     @classmethod
     def of(cls, workload: Intervals, *, nodes: int, tried: int = 200) -> Self:
-        """Return the overlay of a workload; of its events only the law counts, however many it has.
+        """Return the overlay of a workload; only the law of its events is used, not their number.
 
         Parameters
         ----------
         workload
             Filters and events.
         nodes
-            How many machines there are.
+            Number of machines.
         tried
-            How many events are kept to try filters on.
+            Number of events to keep for measurements.
         """
         check_whole("nodes", nodes)
         check_whole("tried", tried)
@@ -91,31 +91,32 @@ class MachineRings:
 
     @property
     def n_nodes(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return self.hubs.n_positions
 
     @property
     def n_filters(self) -> float:
-        """How many filters there are, by weight."""
+        """The number of filters, by weight."""
         return float(self.hubs.weight.sum())
 
     def charges(self, *, kappa: float = 10.0, rate: float = RATE) -> LineCharges:
-        """Return the paper's charges in bytes a minute.
+        """Return the paper's charges in bytes per minute.
 
         Parameters
         ----------
         kappa
-            How many times its even share of filters a machine holds (section VII-B); 0 or inf for no limit.
+            Capacity of a machine as a multiple of an even share of filters (section VII-B); 0 or inf for no
+            limit.
         rate
-            Events a minute.
+            Events per minute.
         """
         room = capacity_factor(kappa)
         share = self.n_filters / self.n_nodes
-        # Without filters any limit will do.
+        # Without filters the limit is irrelevant.
         return LineCharges.of(rate=rate, capacity=room * share if share else math.inf)
 
     def positions(self, values: Doubles) -> Ints:
-        """Return the range that each value is in: events x attributes."""
+        """Return the range of each value: events x attributes."""
         found = [np.searchsorted(bounds, values[:, a]) for a, bounds in enumerate(self.bounds)]
         return np.stack(found, axis=1)
 
@@ -124,9 +125,10 @@ class MachineRings:
         return AttributeLines(self.hubs.density, *_covered(self.bounds, lo, hi), weight)
 
     def agents(self, filters: Doubles) -> float:
-        """Return how many machines have one of so many filters of theirs, each of which is anybody's.
+        """Return the mean number of machines that an event goes to as agents of subscribers.
 
-        Each machine is the agent of some subscribers, and is brought an event once: the mean over events.
+        `filters` has the number of filters that match each event. The agent of each filter is a random
+        machine, and each machine gets an event once.
         """
         n = self.n_nodes
         if n == 1:
@@ -135,7 +137,7 @@ class MachineRings:
 
 
 def _covered(bounds: Doubles, lo: Doubles, hi: Doubles) -> tuple[Ints, Ints]:
-    """Return the first and the last range that boxes (lo, hi] overlap; -1 where they do not bound it."""
+    """Return the first and the last range that boxes (lo, hi] overlap; -1 for unbounded attributes."""
     first, last = np.full(lo.shape, -1), np.full(lo.shape, -1)
     for a, ends in enumerate(bounds):
         bounded = np.isfinite(lo[:, a])
@@ -145,7 +147,7 @@ def _covered(bounds: Doubles, lo: Doubles, hi: Doubles) -> tuple[Ints, Ints]:
 
 
 def _matched(lo: Doubles, hi: Doubles, events: Doubles) -> Ints:
-    """Return how many boxes (lo, hi] each event is in."""
+    """Return the number of boxes (lo, hi] that contain each event."""
     columns = [np.ascontiguousarray(each.T) for each in (lo, hi)]
     found = np.empty(len(events), np.int64)
     for number, event in enumerate(events):

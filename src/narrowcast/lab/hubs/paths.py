@@ -1,4 +1,4 @@
-"""The way down a balanced tree to the key of an event, and what is held along it."""
+"""The path down a balanced tree to the key of an event, and the segments along it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Line(NamedTuple):
-    """A tree as it stands: which attribute it is of, how many events have each key, what keys hold.
+    """A tree: its attribute, the share of events of each key, and the segments of keys.
 
-    `push` says which of them hand down, left and right.
+    `push` says for each key whether it hands intervals down to the left, and to the right.
     """
 
     attribute: int
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def lines_of(trees: Mapping[int, AttributeTree], hubs: AttributeLines) -> list[Line]:
-    """Return the trees that merging left."""
+    """Return the trees that remain after merging."""
     return [
         Line(attribute, hubs.density[attribute], tree.division.held_, tree.division.push_)
         for attribute, tree in trees.items()
@@ -40,12 +40,12 @@ def lines_of(trees: Mapping[int, AttributeTree], hubs: AttributeLines) -> list[L
 
 
 def down(n: int, at: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield, level by level, the events that are still on their way to their key, or there, and where.
+    """Yield, level by level, the events that have not passed their key, and the key of the level they are at.
 
     Parameters
     ----------
     n
-        How many keys there are.
+        Number of keys.
     at
         The key of each event.
 
@@ -65,9 +65,9 @@ def down(n: int, at: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def visits(line: Line, at: Ints) -> tuple[Ints, Ints]:
-    """Return which events go to which keys: pairs of an event and a key that holds something for it.
+    """Return the keys that events visit: pairs of an event and a key that has a segment for it.
 
-    An event enters at its own key, which is among them whatever it holds (selective multicast: section III).
+    An event enters at its own key, which is always included (selective multicast: section III).
     """
     events, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     held = line.held
@@ -81,12 +81,12 @@ def visits(line: Line, at: Ints) -> tuple[Ints, Ints]:
 
 
 def holders(push: Flags, first: Ints, last: Ints, at: Ints) -> Ints:
-    """Return the key that holds the piece of an interval in which an event is, for each pair of them.
+    """For pairs of interval and event, return the key that has the piece of the interval with the event.
 
     Parameters
     ----------
     push
-        Which keys hand down to the left, and to the right.
+        For each key, whether it hands intervals down to the left, and to the right.
     first, last, at
         Intervals, and for each a key in it.
 

@@ -1,4 +1,4 @@
-"""Copies of what many events come to: each event then goes to one of them."""
+"""Copies of stretches that many events visit, so that each event goes to one of the copies."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Replicas:
     Parameters
     ----------
     many
-        For each tree how many machines have each stretch; one at least.
+        For each tree, the number of machines that have each stretch; at least 1.
     hub, place, node
-        For each copy besides the first: of which tree and stretch, and the machine that has it.
+        For each copy besides the first: its tree and stretch, and the machine that has it.
     """
 
     many: list[Ints]
@@ -39,47 +39,47 @@ class Replicas:
     node: Ints
 
     def segments(self, loads: Loads) -> float:
-        """Return how many segments are held besides, in copies."""
+        """Return the number of additional segments, in copies."""
         return float(
             sum(((many - 1) * held).sum() for many, held in zip(self.many, loads.storage, strict=True))
         )
 
     def upkeep(self, loads: Loads) -> float:
-        """Return the bytes a minute that copies take: as many heartbeats as for any other segment."""
+        """Return the upkeep of copies in bytes per minute: as many heartbeats as for other segments."""
         return UPKEEP * self.segments(loads)
 
     def making(self, loads: Loads) -> Toll:
-        """Return what it takes to make the copies."""
+        """Return the cost of making the copies."""
         return Toll.handed(self.segments(loads), batches=len(self.node))
 
     def spread(self, loads: Loads, what: str) -> Doubles:
-        """Return `storage`, `matching` or `work` of each machine, all trees and copies together.
+        """Return `storage`, `matching` or `work` of each machine, over all trees and copies.
 
-        An event goes to one of the copies, drawn by chance; each has all of the segments.
+        An event goes to one of the copies, drawn at random; each copy has all segments.
         """
         found = np.zeros(loads.n_nodes)
         for hub, (many, part) in enumerate(zip(self.many, getattr(loads, what), strict=True)):
             each = part if what == "storage" else part / many
             found += np.bincount(loads.node[hub], each, loads.n_nodes)
-            mine = self.hub == hub
-            found += np.bincount(self.node[mine], each[self.place[mine]], loads.n_nodes)
+            own = self.hub == hub
+            found += np.bincount(self.node[own], each[self.place[own]], loads.n_nodes)
         return found
 
 
 def replicate(loads: Loads, *, share: float = 5.0) -> Replicas:
-    """Copy stretches in proportion to the events that come to them (cobas2009, section VII-A).
+    """Copy stretches in proportion to the events that visit them (cobas2009, section VII-A).
 
-    A stretch to which more events come than `share` times the mean of machines is on as many machines as it
-    has these: popular filters, which cover more values, are on more of them. An event goes to one, so that no
-    more messages are sent; what grows is upkeep. Copies go to those machines to which fewest events come, of
-    the busiest stretch first.
+    A stretch visited by more than `share` times the mean number of events per machine is copied to as many
+    machines as this ratio says: popular filters, which cover more values, are on more of them. An event goes
+    to one copy, so that the number of messages stays the same; only upkeep grows. Copies go to the machines
+    with the fewest events, those of the busiest stretch first.
 
     Parameters
     ----------
     loads
-        What machines have to do without copies.
+        Loads of machines without copies.
     share
-        How many times the mean of machines one copy may have.
+        Largest number of events of a copy, as a multiple of the mean per machine.
 
     Examples
     --------
@@ -91,7 +91,9 @@ def replicate(loads: Loads, *, share: float = 5.0) -> Replicas:
     ([3, 1, 1], [0.3, 0.4, 0.5], 12.0)
     """
     if not share > 0:
-        raise ParameterError(f"share is {share!r}; give a number above 0, infinity for no copies")
+        raise ParameterError(
+            parameter="share", value=share, limit="a number above 0; infinity means no copies"
+        )
     matching = loads.of("matching")
     limit = share * float(matching.mean())
     every: list[Ints] = []
@@ -99,7 +101,7 @@ def replicate(loads: Loads, *, share: float = 5.0) -> Replicas:
     for hub, part in enumerate(loads.matching):
         many = np.ones(len(part), np.int64)
         if limit > 0:
-            # The same slack as of machines: what was rounded makes no copy.
+            # The same tolerance as for machines: rounding errors make no copy.
             many = np.clip(np.ceil(part / limit * (1 - 1e-12)), 1, loads.n_nodes).astype(np.int64)
         every.append(many)
         matching -= np.bincount(loads.node[hub], part * (1 - 1 / many), loads.n_nodes)

@@ -1,4 +1,4 @@
-"""Ways to bring events to the machines that hold filters, and what they take."""
+"""The systems of the paper: ways to bring events to the machines that store filters, and their cost."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: How trees are found and intervals divided in the systems that have trees of attributes.
+#: The search of trees and the division of intervals in the systems with a tree for each attribute.
 _TREES: dict[str, tuple[Search, Way]] = {
     "cobas": ("greedy", "optimal"),
     "no-merging": ("none", "optimal"),
     "no-division": ("greedy", "none"),
     "start": ("none", "none"),
 }
-#: The systems of cobas2009, figure 6, and trees that are neither merged nor divided: the start.
+#: The systems of cobas2009, figure 6, and `start`: trees that are neither merged nor divided.
 SYSTEMS = ("multi-1d", "dr-tree", "no-merging", "no-division", "cobas", "start")
 
 
 @dataclass(frozen=True, slots=True)
 class HubTraffic:
-    """What events and upkeep take.
+    """The traffic of events and upkeep.
 
     Parameters
     ----------
     total
-        By the charges: events to all machines that hold something for them, looking up the first among them
-        included, and upkeep.
+        Total by the charges: sending events to all machines with a segment for them, the lookup of the first
+        of these, and upkeep.
     upkeep
-        Of that, for segments.
+        The part of the total for the upkeep of segments.
     lookups, messages
-        How often an event is sent on its way to the first machine of each tree, and from there to others.
+        Messages per event on the way to the first machine of each tree, and from there to others.
     replication
-        How many machines hold each filter, or a piece of it, on average.
+        Mean number of machines that have each filter, or a piece of it.
     imbalance
-        The most work of a machine over the mean. Work is events x what they are compared with there. What a
-        machine has above its capacity goes to those with the least to do: so it is at least as uneven.
+        The largest work of a machine over the mean. Work is events x segments they are compared with. Work
+        beyond the capacity of a machine goes to the least loaded one, so this is a lower bound.
     trees
-        How many trees, or hubs, an event is looked up in.
+        Number of trees, or hubs, in which an event is looked up.
     delivery
-        To how many agents of subscribers an event goes in the end, each machine being one, which neither
-        copies nor the total count; with `multi-1d` from every attribute, for agents to count.
+        Mean number of agents of subscribers that an event goes to in the end, each of which is a machine; not
+        part of copies and total. With `multi-1d` each attribute sends to the agents, which count the
+        attributes.
     saved
-        Of the lookups, how many messages are saved where machines of frequent ranges are known.
+        Messages per event saved in lookups if the machines of frequent ranges are known.
     """
 
     total: float
@@ -73,7 +74,7 @@ class HubTraffic:
 
     @property
     def copies(self) -> float:
-        """How often an event is sent, before it goes to agents."""
+        """Messages per event before it goes to agents."""
         return self.lookups + self.messages
 
 
@@ -87,7 +88,7 @@ def traffic_of(
     cached: float = 0.0,
     seed: int = 0,
 ) -> HubTraffic:
-    """Return what a system takes.
+    """Return the traffic of a system.
 
     Parameters
     ----------
@@ -96,31 +97,32 @@ def traffic_of(
     system
         One of `SYSTEMS`.
     charges
-        What messages and segments cost, and how many of the latter a machine holds.
+        Costs of messages and segments, and the capacity of a machine in segments.
     routing
-        Which tree a filter lives in: see `Merging`.
+        Choice of the tree of a filter: see `Merging`.
     curve
-        What the curve of `dr-tree` goes through.
+        Points that the curve of `dr-tree` orders.
     cached
-        The share of the ranges of each hub, the most frequent ones, whose machine everybody knows: it takes
-        one message instead of log2 of the machines. Of `dr-tree`, the share of lookups. The total, and with
-        it which trees stay, is without; `saved` says how much less it would be.
+        The share of the ranges of each hub, the most frequent ones, whose machines all publishers know:
+        reaching them takes one message instead of log2(machines). For `dr-tree`, the share of lookups. The
+        total, and with it the choice of trees, ignores it; `saved` is the reduction.
     seed
-        What random routing comes from.
+        Seed of random routing.
 
     Examples
     --------
     >>> from narrowcast.workloads import Intervals
     >>> from narrowcast.lab.hubs.overlay import MachineRings
-    >>> overlay = MachineRings.of(Intervals(n_subscriptions=2000, attributes=4, represents=10_000_000), nodes=64)
+    >>> filters = Intervals(n_subscriptions=2000, attributes=4, represents=10_000_000)
+    >>> overlay = MachineRings.of(filters, nodes=64)
     >>> found = {name: traffic_of(overlay, name, overlay.charges()) for name in SYSTEMS}
     >>> min(found, key=lambda name: found[name].total), found["cobas"].trees, found["no-merging"].trees
     ('cobas', 1, 4)
     """
     if system not in SYSTEMS:
-        raise ParameterError(f"system is {system!r}; give one of {', '.join(SYSTEMS)}")
+        raise ParameterError(parameter="system", value=system, limit=f"one of {', '.join(SYSTEMS)}")
     if not 0 <= cached <= 1:
-        raise ParameterError(f"cached is {cached!r}; give a share from 0 to 1")
+        raise ParameterError(parameter="cached", value=cached, limit="a share from 0 to 1")
     if system == "dr-tree":
         return _dr_tree(overlay, charges, curve, cached)
     if system == "multi-1d":
@@ -133,7 +135,7 @@ def traffic_of(
 def tree_traffic(
     overlay: MachineRings, merging: Merging, charges: LineCharges, *, cached: float = 0.0
 ) -> HubTraffic:
-    """Return what the trees take that merging left: see `traffic_of`."""
+    """Return the traffic of the trees that remain after merging: see `traffic_of`."""
     own, spread = np.zeros(overlay.n_nodes), []
     saved = 0.0
     for attribute, tree in merging.trees_.items():
@@ -142,7 +144,7 @@ def tree_traffic(
         part = (below[held.last + 1] - below[held.first]) * held.segments / held.machines
         own += part
         spread.append(np.repeat(part, (held.machines - 1).astype(np.int64)))
-        saved += _saved(overlay, attribute, cached)
+        saved += _saved_lookups(overlay, attribute, cached)
     terms = merging.cost_.terms
     return HubTraffic(
         total=merging.cost_.total,
@@ -157,8 +159,8 @@ def tree_traffic(
     )
 
 
-def _saved(overlay: MachineRings, attribute: int, cached: float) -> float:
-    """Return how many messages of a lookup are saved by knowing where frequent values are."""
+def _saved_lookups(overlay: MachineRings, attribute: int, cached: float) -> float:
+    """Return the number of messages that a lookup saves if the machines of frequent ranges are known."""
     density = np.sort(overlay.hubs.density[attribute])[::-1]
     known = float(density[: round(cached * len(density))].sum())
     hops = math.log2(overlay.n_nodes)
@@ -166,7 +168,7 @@ def _saved(overlay: MachineRings, attribute: int, cached: float) -> float:
 
 
 def _multi(overlay: MachineRings, charges: LineCharges, cached: float) -> HubTraffic:
-    """Return what it takes when each interval is on all ranges that it overlaps, for every attribute."""
+    """Return the traffic if each interval is on all ranges it overlaps, for every attribute (multi-1D)."""
     own, spread = np.zeros(overlay.n_nodes), []
     messages = segments = delivery = saved = 0.0
     at = overlay.positions(overlay.events)
@@ -177,7 +179,7 @@ def _multi(overlay: MachineRings, charges: LineCharges, cached: float) -> HubTra
         part = line.density * many / machines
         own += part
         spread.append(np.repeat(part, (machines - 1).astype(np.int64)))
-        saved += _saved(overlay, attribute, cached)
+        saved += _saved_lookups(overlay, attribute, cached)
         messages += float(((machines - 1) * line.density).sum())
         segments += float(many.sum())
         delivery += overlay.agents(many[at[:, attribute]])
@@ -196,9 +198,9 @@ def _multi(overlay: MachineRings, charges: LineCharges, cached: float) -> HubTra
 
 
 def _dr_tree(overlay: MachineRings, charges: LineCharges, curve: Curve, cached: float) -> HubTraffic:
-    """Return what it takes with one tree of boxes: an event is looked up once, and goes down from the root.
+    """Return the traffic of one tree of boxes: an event is looked up once, and goes down from the root.
 
-    Leaf i is on machine i, a node above on that of its first leaf; machines have room for all of it.
+    Leaf i is on machine i, and an inner node on the machine of its first leaf; capacity is not limited.
     """
     tree = DRTree.of(overlay.lo, overlay.hi, overlay.n_nodes, curve=curve)
     visits = tree.visits(overlay.events)

@@ -1,27 +1,27 @@
-"""What it takes to keep machines and filters in order: messages, and their bytes."""
+"""The cost of keeping machines and filters in order: messages, and their bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Bytes of a message without an event: the paper says so of heartbeats (cobas2009, section VII-A).
+#: Bytes of a message without an event: the paper's size of a heartbeat (cobas2009, section VII-A).
 CONTROL = 128.0
-#: Bytes of a filter, or a piece of one, that is handed on. The paper does not say; as much as a heartbeat.
+#: Bytes of a filter, or a piece of one, that is handed on: as a heartbeat, since the paper does not say.
 SEGMENT = 128.0
-#: Lines of a tree that end at a node: to its parent and to two children.
+#: Links of a tree node: to its parent and to two children.
 NEIGHBOURS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Toll:
-    """Messages and bytes; those of several things may be added.
+    """Messages and bytes; several can be added.
 
     Parameters
     ----------
     messages
-        How many messages are sent from a machine to another.
+        Number of messages between machines.
     bytes
-        How many bytes these have.
+        Their size in bytes.
 
     Examples
     --------
@@ -34,12 +34,12 @@ class Toll:
 
     @classmethod
     def control(cls, messages: float) -> Toll:
-        """Return what messages take that carry nothing else."""
+        """Return the cost of messages without content."""
         return cls(float(messages), float(CONTROL * messages))
 
     @classmethod
     def handed(cls, segments: float, *, batches: float = 1) -> Toll:
-        """Return what it takes to hand segments on in so many messages, and to tell the agent of each."""
+        """Return the cost of handing segments on in `batches` messages, and of notifying their agents."""
         return cls(float(batches), float(SEGMENT * segments)) + cls.control(segments)
 
     def __add__(self, other: Toll) -> Toll:

@@ -1,4 +1,4 @@
-"""How unevenly machines are loaded."""
+"""Imbalance of the load of machines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def imbalance(own: Doubles, spread: Doubles) -> float:
-    """Return the most work of a machine over the mean; 1 where there is none.
+    """Return the largest work of a machine over the mean; 1 if there is no work.
 
     Parameters
     ----------
     own
-        What each machine has to do by itself.
+        Work of each machine that cannot move.
     spread
-        Parts that other machines are found for: the largest first, each goes to the one that has least.
+        Parts that can move: the largest first, each goes to the machine with the least work.
 
     Examples
     --------

@@ -1,6 +1,7 @@
-"""An overlay simulated: Pastry's ring, Scribe's trees, and the messages that they take.
+"""A simulated peer-to-peer overlay: Pastry's ring, Scribe's multicast trees, and the messages that both need.
 
-Milo et al. (2007) assume what a channel of n subscribers costs; here it is counted, helpers included.
+Milo et al. (2007) assume the cost of a channel with n subscribers. Here it is counted, helpers included; a
+helper is a node that forwards events of a channel to which it has not subscribed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans charged with the trees that they take, and with the messages from one window to the next."""
+"""The cost of plans on an overlay: their multicast trees, and the messages between windows of time."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 
 
 class Charged:
-    """A plan's trees on an overlay, from window to window, and those of a channel for each flow beside them.
+    """The trees of a plan on an overlay, window by window, compared with a channel for each flow.
 
-    Both are on the same ring. Channels are matched by number, and those of a flow alone by its label. What a
-    plan leaves to unicast costs what the model says.
+    Both kinds of trees are on the same ring. Channels of the plan are matched by number from window to
+    window, channels of single flows by the flow's label. Flows that a plan sends by unicast cost what the
+    cost model says.
 
     Parameters
     ----------
     overlay
         The ring, and its churn.
     model
-        What it costs to hand over an event, ties of clusters, and unicast; trees cost what they are.
+        Costs of handing over an event, of ties between clusters, and of unicast. The costs of trees are
+        counted instead.
     interest, plan
-        What there is at first; that takes no message.
+        The initial interest and plan. Building their trees is not charged.
     seconds
-        How long a window is.
+        Length of a window in seconds.
 
     Examples
     --------
@@ -58,40 +60,40 @@ class Charged:
     ) -> None:
         self.overlay, self.model, self.seconds = overlay, model, seconds
         self.ring = overlay.ring(interest.n_subscribers)
-        # Neither what the ring draws its ids from, nor the keys.
+        # A stream of its own: independent of the ids of the ring and of the keys of channels.
         self._rng = np.random.default_rng([overlay.seed, 0x6661696C])
         self.subscribers, self.flows = interest.subscribers, interest.flows
         self.trees, self.alone = (ChannelForest(self.ring, seed=overlay.seed) for _ in range(2))
-        self.trees.follow(self._listens(plan))
-        self.alone.follow(self._wants(interest))
+        self.trees.follow(self._listening_nodes(plan))
+        self.alone.follow(self._interested_nodes(interest))
         self._windows = 0
 
     def window(self, interest: Interest, plan: ChannelPlan) -> dict[str, Any]:
-        """Go on to the end of a window: nodes fail and come, then who joined channels and left them does so.
+        """Advance by one window: nodes fail and are replaced, then subscribers join and leave channels.
 
         Returns
         -------
         dict
-            `tree_cost`, `tree_maintenance` and `tree_dissemination` of the plan, with links for what a
-            channel of so many members costs, and how many `helpers` there are in all trees.
+            `tree_cost`, `tree_maintenance` and `tree_dissemination` of the plan, with counted links in place
+            of the model's cost by channel size, and the number of `helpers` in all trees.
 
-            Messages of this window: `tree_join` and `tree_leave`, of those who joined channels and left
-            them, and `churn_detect`, `churn_rejoin`, `churn_repair`, `churn_join` and `churn_leave`, as
-            `OverlayUpkeep` has them; keep-alives are maintenance. `tree_messages` are all of these, for each
+            Messages of this window: `tree_join` and `tree_leave`, of subscribers that join and leave
+            channels, and `churn_detect`, `churn_rejoin`, `churn_repair`, `churn_join` and `churn_leave`, as
+            in `OverlayUpkeep`; keep-alives are part of maintenance. `tree_messages` is their sum per
             interval.
 
-            The same of a channel for each flow: `tree_per_flow`, `tree_per_flow_maintenance`,
+            The same for a channel for each flow: `tree_per_flow`, `tree_per_flow_maintenance`,
             `tree_per_flow_dissemination`, `tree_per_flow_helpers` and `tree_per_flow_messages`.
         """
         self._windows += 1
-        self.subscribers = _with(self.subscribers, interest.subscribers, "subscriber")
-        self.flows = _with(self.flows, interest.flows, "flow")
-        of_ring, mended, mended_alone = self._churned()
-        joined, left = (int(each.sum()) for each in self.trees.follow(self._listens(plan)))
-        alone = sum(int(each.sum()) for each in self.alone.follow(self._wants(interest)))
+        self.subscribers = _with_new_labels(self.subscribers, interest.subscribers, "subscriber")
+        self.flows = _with_new_labels(self.flows, interest.flows, "flow")
+        of_ring, mended, mended_alone = self._churn()
+        joined, left = (int(each.sum()) for each in self.trees.follow(self._listening_nodes(plan)))
+        alone = sum(int(each.sum()) for each in self.alone.follow(self._interested_nodes(interest)))
         maintenance, dissemination = self._cost(interest, plan)
-        kept, sent = self._cost_alone(interest)
-        churned, churned_alone = (_counted(of_ring + each) for each in (mended, mended_alone))
+        maintained, sent = self._cost_alone(interest)
+        churned, churned_alone = (_churn_counts(of_ring + each) for each in (mended, mended_alone))
         intervals = self.seconds / self.model.interval
         return {
             "tree_cost": maintenance + dissemination,
@@ -102,38 +104,38 @@ class Charged:
             "tree_leave": left,
             **churned,
             "tree_messages": (joined + left + sum(churned.values())) / intervals,
-            "tree_per_flow": kept + sent,
-            "tree_per_flow_maintenance": kept,
+            "tree_per_flow": maintained + sent,
+            "tree_per_flow_maintenance": maintained,
             "tree_per_flow_dissemination": sent,
             "tree_per_flow_helpers": int(self.alone.helpers.sum()),
             "tree_per_flow_messages": (alone + sum(churned_alone.values())) / intervals,
         }
 
-    def _churned(self) -> tuple[OverlayUpkeep, OverlayUpkeep, OverlayUpkeep]:
-        """Let nodes fail and come; return the messages of the ring, and those of both kinds of trees."""
+    def _churn(self) -> tuple[OverlayUpkeep, OverlayUpkeep, OverlayUpkeep]:
+        """Let nodes fail and be replaced; return messages of the ring, the plan's and the flows' trees."""
         ring, n = self.ring, self.ring.n_nodes
         failed = np.sort(self._rng.choice(n, self.overlay.churn, replace=False))
         new = ring.renewed(failed, seed=self._windows).joined(max(0, len(self.subscribers) - n))
-        came = np.append(failed, np.arange(n, new.n_nodes))
-        if not len(came):
+        new_nodes = np.append(failed, np.arange(n, new.n_nodes))
+        if not len(new_nodes):
             return OverlayUpkeep(), OverlayUpkeep(), OverlayUpkeep()
         self.ring = new
-        messages = settled(ring, ring.without(failed), new, failed, came, self._rng)
+        messages = settled(ring, ring.without(failed), new, failed, new_nodes, self._rng)
         return messages, self.trees.move(new), self.alone.move(new)
 
     def _cost(self, interest: Interest, plan: ChannelPlan) -> tuple[float, float]:
-        """Return maintenance and dissemination of a plan: `Overall.score`, with links for sizes."""
+        """Return maintenance and dissemination of a plan, from the counted links of its trees."""
         model, length = self.model, self.trees.links[: plan.n_channels]
         carries = relation_of(rows_of(plan.carries), plan.groups()[plan.carries.indices], plan.carries.shape)
         flows = np.bincount(carries.indices, minlength=plan.n_channels)
         shared = flows >= 2
         frequency = plan.rate_of_flows(interest) * model.interval
         pairs = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
-        kept = float(length.sum()) + float(model.association_of(flows[shared]).sum())
+        maintenance = float(length.sum()) + float(model.association_of(flows[shared]).sum())
         each = np.asarray(carries @ (length + np.where(shared, model.cost_n, 0.0)))
         handed = float(model.frequencies(interest).sum()) * model.cost_n
         return (
-            kept + plan.unicast.nnz * float(model.maintenance_of(1)),
+            maintenance + plan.unicast.nnz * float(model.maintenance_of(1)),
             handed + float(frequency @ each) + float(frequency @ pairs) * float(model.dissemination_of(1)),
         )
 
@@ -143,30 +145,32 @@ class Charged:
         of_flow = length[positions("flow", interest.flows, self.flows)]
         return float(length.sum()), float(self.model.frequencies(interest) @ (self.model.cost_n + of_flow))
 
-    def _listens(self, plan: ChannelPlan) -> Relation:
-        """Return which nodes listen to which groups."""
+    def _listening_nodes(self, plan: ChannelPlan) -> Relation:
+        """Return which nodes listen to which groups, as a nodes x groups relation."""
         node = positions("subscriber", plan.subscribers, self.subscribers)[rows_of(plan.listens)]
         if len(node) and node.min() < 0:
-            who = plan.subscribers[int(rows_of(plan.listens)[np.argmin(node)])].as_py()
+            subscriber = plan.subscribers[int(rows_of(plan.listens)[np.argmin(node)])].as_py()
             raise ParameterError(
-                f"the plan has a subscriber {who!r} that the interest does not know; fit the planner to it"
+                f"plan: subscriber {subscriber!r} is not in the interest; fit the planner to this interest",
+                parameter="plan",
+                value=subscriber,
             )
         group = plan.groups()[plan.listens.indices]
         return relation_of(node, group, (len(self.subscribers), plan.n_channels))
 
-    def _wants(self, interest: Interest) -> Relation:
-        """Return which nodes want which flows."""
+    def _interested_nodes(self, interest: Interest) -> Relation:
+        """Return which nodes want which flows, as a nodes x flows relation."""
         node = positions("subscriber", interest.subscribers, self.subscribers)[rows_of(interest.wants)]
         flow = positions("flow", interest.flows, self.flows)[interest.wants.indices]
         return relation_of(node, flow, (len(self.subscribers), len(self.flows)))
 
 
-def _counted(messages: OverlayUpkeep) -> dict[str, int]:
-    """Return the messages of churn by kind, without the keep-alives that there are anyway."""
+def _churn_counts(messages: OverlayUpkeep) -> dict[str, int]:
+    """Return the messages of churn by kind, without keep-alives, which are sent with or without churn."""
     return {f"churn_{kind}": count for kind, count in asdict(messages).items() if kind != "keep_alive"}
 
 
-def _with(known: Labels, now: Labels, what: str) -> Labels:
-    """Return labels in the order in which they turned up."""
+def _with_new_labels(known: Labels, now: Labels, what: str) -> Labels:
+    """Append new labels, sorted, to the known ones."""
     new = now.filter(pa.array(positions(what, now, known) < 0))
     return pa.concat_arrays([known.cast(now.type), new]) if len(new) else known

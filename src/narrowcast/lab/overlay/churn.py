@@ -1,4 +1,4 @@
-"""Nodes that fail and nodes that come, and the messages that it takes to mend ring and trees."""
+"""Churn of the overlay: nodes that fail and join, and the messages that repair the ring and its trees."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OverlayUpkeep:
-    """Messages by kind; those of several rounds may be added.
+    """Maintenance messages by kind; those of several rounds can be added.
 
     Parameters
     ----------
     keep_alive
-        One from each living parent to each of its children: the round in which failures are noticed.
+        One from each living parent to each of its children, in the round in which failures are detected.
     detect
-        One for each orphan, a living child of a parent that failed: it asks, and is not answered.
+        One for each orphan, a living child of a failed parent: its request to the parent stays unanswered.
     rejoin
-        One for each new link of a tree: the hops of nodes that join again until they meet the tree. Besides
-        orphans these are the nodes whose routes lead elsewhere on the new ring.
+        The hops of nodes that join a tree again until they meet it, one for each new link. These nodes are
+        orphans, and nodes whose routes differ on the new ring.
     repair
-        Of leaf sets and routing tables, a failed node: question and answer for each node that had it for a
-        leaf, and for each entry of a routing table that named it. A new one: a message to each of its leaves
-        and to each node whose table names it from now on.
+        Repair of leaf sets and routing tables. For a failed node: a request and a reply for each node that
+        had it as a leaf, and for each entry of a routing table that named it. For a new node: a message to
+        each of its leaves, and to each node whose routing table names it from now on.
     join
-        New nodes: the hops of the request from a random node to the one closest to the new id, and the state
-        that each node on the way sends back.
+        For a new node: the hops of its request from a random node to the one closest to the new id, and the
+        state that each node on this route sends back.
     leave
-        One for each link between living nodes that is given up, by helpers nobody needs any more and by nodes
-        that moved.
+        One for each link between living nodes that is removed, by helpers that are no longer needed and by
+        nodes that got another parent.
     """
 
     keep_alive: int = 0
@@ -65,24 +65,24 @@ class OverlayUpkeep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverlayChurn:
-    """What there is once ring and trees are mended.
+    """The state after the ring and its trees are repaired.
 
     Parameters
     ----------
     ring
-        The ring without those that failed and with those that came.
+        The ring without the failed nodes and with the new ones.
     trees
-        The trees on it, with the subscribers that are left.
-    left, came
-        The nodes that failed and those that came, by number.
+        The trees on this ring, with the remaining subscribers.
+    failed_nodes, new_nodes
+        Numbers of the failed and of the new nodes.
     messages
-        What mending took.
+        Messages of the repair.
     """
 
     ring: Ring
     trees: list[ScribeTree]
-    left: Ints
-    came: Ints
+    failed_nodes: Ints
+    new_nodes: Ints
     messages: OverlayUpkeep
 
 
@@ -94,10 +94,10 @@ def churn(
     joining: int = 0,
     seed: int = 0,
 ) -> OverlayChurn:
-    """Let nodes fail without a word and others come, and mend everything.
+    """Let nodes fail without notice and others join, and repair the ring and its trees.
 
-    Afterwards each tree is the union of the routes of its subscribers on the new ring. Who comes has not
-    subscribed to anything: see `ScribeTree.join`.
+    Afterwards each tree is the union of the routes of its subscribers on the new ring. New nodes have no
+    subscriptions: see `ScribeTree.join`.
 
     Parameters
     ----------
@@ -106,11 +106,11 @@ def churn(
     trees
         Trees on it.
     leaving
-        How many nodes fail, drawn at random, or the numbers of those that do. One node must stay.
+        Number of nodes that fail, drawn at random, or the numbers of these nodes. One node must stay.
     joining
-        How many nodes come.
+        Number of nodes that join.
     seed
-        What the nodes that fail, and those that new ones ask first, are drawn from.
+        Seed of the nodes that fail, and of the nodes that new ones contact first.
 
     Examples
     --------
@@ -127,41 +127,43 @@ def churn(
     check_whole("joining", joining, least=0)
     for tree in trees:
         if tree.ring is not ring:
-            raise ParameterError(f"{tree} is not on this {ring}; give the ring that it was made for")
+            raise ParameterError(
+                f"trees: {tree} is not on {ring}; give trees of this ring", parameter="trees", value=tree
+            )
     rng = np.random.default_rng(seed)
-    left = _leaving(ring, leaving, rng)
-    smaller = ring.without(left)
+    failed_nodes = _leaving_nodes(ring, leaving, rng)
+    smaller = ring.without(failed_nodes)
     new = smaller.joined(joining)
-    came = np.arange(len(ring.ids), len(new.ids))
-    messages = settled(ring, smaller, new, left, came, rng)
+    new_nodes = np.arange(len(ring.ids), len(new.ids))
+    messages = settled(ring, smaller, new, failed_nodes, new_nodes, rng)
     mended = []
     for tree in trees:
-        now, taken = _mended(tree, new)
+        now, taken = _repaired(tree, new)
         mended.append(now)
         messages += taken
-    return OverlayChurn(new, mended, left, came, messages)
+    return OverlayChurn(new, mended, failed_nodes, new_nodes, messages)
 
 
 def settled(
-    ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator
+    ring: Ring, smaller: Ring, new: Ring, failed_nodes: Ints, new_nodes: Ints, rng: np.random.Generator
 ) -> OverlayUpkeep:
-    """Return the messages of the ring itself when nodes fail and others come, by number.
+    """Return the messages of the ring itself when nodes fail and others join.
 
     Parameters
     ----------
     ring, smaller, new
-        The ring before, without those that failed, and with those that came.
-    left, came
-        Who failed and who came.
+        The ring before, without the failed nodes, and with the new nodes.
+    failed_nodes, new_nodes
+        Numbers of the failed and of the new nodes.
     rng
-        Draws whom new nodes ask first.
+        Generator of the nodes that new ones contact first.
     """
-    repair = _failed(ring, left) + _announced(new, came)
-    return OverlayUpkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
+    repair = _repair_messages(ring, failed_nodes) + _announcements(new, new_nodes)
+    return OverlayUpkeep(repair=repair, join=_join_messages(smaller, new.ids[new_nodes], rng))
 
 
-def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
-    """Return the nodes that fail."""
+def _leaving_nodes(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
+    """Return the numbers of the nodes that fail."""
     which = np.asarray(leaving)
     if which.ndim:
         return ring.by_place[ring.places(which)].astype(np.int64)
@@ -169,48 +171,49 @@ def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> 
     check_whole("leaving", number, least=0)
     if number >= ring.n_nodes:
         raise ParameterError(
-            f"leaving is {number} and the ring has {ring.n_nodes} nodes; at most {ring.n_nodes - 1} can leave"
+            parameter="leaving", value=int(number), limit=f"below the number of nodes, {ring.n_nodes}"
         )
     return np.sort(rng.choice(ring.nodes, number, replace=False))
 
 
-def _failed(ring: Ring, left: Ints) -> int:
-    """Return the messages by which the others get over failed nodes."""
-    if not len(left):
+def _repair_messages(ring: Ring, failed_nodes: Ints) -> int:
+    """Return the messages that replace failed nodes in leaf sets and routing tables."""
+    if not len(failed_nodes):
         return 0
     stays = ring.alive.copy()
-    stays[left] = False
+    stays[failed_nodes] = False
     half, n = ring.leaves // 2, ring.n_nodes
-    # Who has it for a leaf is a leaf of its own.
+    # Being a leaf of each other is symmetric.
     away = np.arange(1, n) if n <= ring.leaves + 1 else np.r_[1 : half + 1, n - half : n]
-    around = ring.by_place[(ring.places(left)[:, None] + away) % n]
-    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=left).sum())
+    around = ring.by_place[(ring.places(failed_nodes)[:, None] + away) % n]
+    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=failed_nodes).sum())
 
 
-def _announced(ring: Ring, came: Ints) -> int:
-    """Return the messages by which new nodes make themselves known."""
-    if not len(came):
+def _announcements(ring: Ring, new_nodes: Ints) -> int:
+    """Return the messages by which new nodes announce themselves."""
+    if not len(new_nodes):
         return 0
-    return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=came).sum())
+    return len(new_nodes) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=new_nodes).sum())
 
 
-def _asked(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
-    """Return the messages of new nodes' requests, and of the answers."""
+def _join_messages(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
+    """Return the messages of new nodes' requests to join, and of the replies."""
     routes = ring.routes(rng.choice(ring.nodes, len(ids)), ids)
     return int(routes.hops().sum()) + len(routes.node)
 
 
-def _mended(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
-    """Return a tree on another ring, and the messages that its links take."""
+def _repaired(tree: ScribeTree, ring: Ring) -> tuple[ScribeTree, OverlayUpkeep]:
+    """Return a tree on another ring, and the messages of its links."""
     now = ScribeTree(ring, tree.key, np.flatnonzero(tree.member & ring.alive[: len(tree.member)]))
     before = np.full(len(ring.ids), OUTSIDE, np.int32)
     before[: len(tree.parent)] = tree.parent
     child = np.flatnonzero(before >= 0)
-    there, above = ring.alive[child], ring.alive[before[child]]
-    # Every new link is made by one hop of somebody who joins again: whoever is met has its link already.
+    living, above = ring.alive[child], ring.alive[before[child]]
+    # Each new link is one hop of a node that joins again; the first node of the tree on its route has a link
+    # already.
     return now, OverlayUpkeep(
         keep_alive=int(np.count_nonzero(above)),
-        detect=int(np.count_nonzero(there & ~above)),
+        detect=int(np.count_nonzero(living & ~above)),
         rejoin=int(np.count_nonzero((now.parent >= 0) & (now.parent != before))),
-        leave=int(np.count_nonzero(there & above & (now.parent[child] != before[child]))),
+        leave=int(np.count_nonzero(living & above & (now.parent[child] != before[child]))),
     )

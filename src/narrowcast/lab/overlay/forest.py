@@ -1,4 +1,4 @@
-"""The trees of all channels of a plan, which go from one plan to the next and from one ring to the next."""
+"""The multicast trees of all channels of a plan, kept from plan to plan and from ring to ring."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
 
 class ChannelForest:
-    """The trees of many channels on one ring: each is what `Tree` is, and all change together.
+    """The multicast trees of many channels on one ring; each equals the `ScribeTree` of its channel.
 
-    A channel is known by its number, and its key stays, whoever joins and leaves it. Unlike `Tree`, a forest
-    changes: by `follow`, when others listen to the channels, and by `move`, when the ring does. Both touch
-    what changes only. It takes 9 bytes for each channel and node.
+    A channel is identified by its number, and its key does not depend on its subscribers. Unlike a
+    `ScribeTree`, a forest is mutable: `follow` sets who listens to the channels, and `move` replaces the
+    ring. Both take time in proportion to what changes. It takes 9 bytes of memory for each pair of a channel
+    and a node.
 
     Parameters
     ----------
     ring
-        What the trees are on; no number of a node is free.
+        The ring; every number of a node must be in use.
     seed
-        What the keys of channels are drawn from: see `channel_keys`.
+        Seed of the channels' keys: see `channel_keys`.
 
     Examples
     --------
@@ -49,14 +50,14 @@ class ChannelForest:
     >>> left.tolist()
     [0, 0, 19]
     >>> forest.move(forest.ring.renewed(range(20)))
-    Upkeep(keep_alive=626, detect=1, rejoin=53, repair=0, join=0, leave=11)
+    OverlayUpkeep(keep_alive=626, detect=1, rejoin=53, repair=0, join=0, leave=11)
     """
 
-    #: By channel and number of node the next one on the way to the root: see `Tree`.
+    #: By channel and node, the next node on the way to the root: see `ScribeTree`.
     parent: Numbers
-    #: By channel and number of node how many others have it for a parent.
+    #: By channel and node, its number of children.
     children: Numbers
-    #: By channel, which nodes have subscribed.
+    #: By channel and node, whether it has subscribed.
     member: Flags
 
     def __init__(self, ring: Ring, *, seed: int = 0) -> None:
@@ -69,45 +70,46 @@ class ChannelForest:
 
     @property
     def n_channels(self) -> int:
-        """How many channels there have been."""
+        """The number of channels so far."""
         return len(self.keys)
 
     @property
     def links(self) -> Ints:
-        """The links of each channel's tree: messages of a maintenance round, and those of an event."""
+        """The number of links of each channel's tree: messages of a maintenance round, and of an event."""
         return np.asarray(np.count_nonzero(self.parent >= 0, axis=1), np.int64)
 
     @property
     def members(self) -> Ints:
-        """How many nodes have subscribed to each channel."""
+        """The number of nodes that have subscribed to each channel."""
         return np.asarray(np.count_nonzero(self.member, axis=1), np.int64)
 
     @property
     def helpers(self) -> Ints:
-        """How many nodes of each tree have not subscribed, its root among them; 0 where nobody has."""
+        """The number of nodes of each tree without a subscription, root included; 0 without subscribers."""
         members = self.members
         return np.where(members > 0, self.links + 1 - members, 0)
 
     def follow(self, listens: Any) -> tuple[Ints, Ints]:
-        """Let nodes join and leave channels, so that those listen who are said to.
+        """Let nodes join and leave channels until exactly the given ones listen.
 
-        Nodes join before others leave: so there is nothing that anybody misses meanwhile.
+        Nodes join before others leave, so that no subscriber misses an event during the change.
 
         Parameters
         ----------
         listens
-            Subscribers x channels, as in a `ChannelPlan`; subscriber i is node i. Who is not named, and
-            whichever channel is not, has none.
+            Subscribers x channels, as in a `ChannelPlan`; subscriber i is node i. Nodes and channels beyond
+            this matrix have no subscriptions.
 
         Returns
         -------
         joined, left
-            For each channel the hops until those who joined met the tree, and the links that were given up.
+            For each channel, the hops of new subscribers until they met the tree, and the number of removed
+            links.
         """
-        heard = relation(listens)
-        node, channel = rows_of(heard), heard.indices
+        listening = relation(listens)
+        node, channel = rows_of(listening), listening.indices
         self.ring.places(node, "subscriber")
-        self._grow(heard.shape[1])
+        self._grow(listening.shape[1])
         now = np.zeros_like(self.member)
         now[channel, node] = True
         indptr, new = _by_row(now & ~self.member)
@@ -120,28 +122,35 @@ class ChannelForest:
         return joined, left
 
     def move(self, ring: Ring) -> OverlayUpkeep:
-        """Go over to another ring, and return the messages that the links of all trees take.
+        """Replace the ring, and return the messages that the links of all trees take.
 
-        A node with another id than before has failed, and another has come in its place and subscribes to
-        what it had, while all others mend their ways: see `Ring.renewed`. Numbers beyond those that there
-        were are nodes that are new: see `Ring.joined`. Afterwards each tree is the union of the routes of its
-        subscribers. `repair` and `join`, of the ring itself, are not counted.
+        A node whose id differs has failed, and was replaced by a new node that subscribes to the same
+        channels, while all others repair their routes: see `Ring.renewed`. Numbers beyond the old ones are
+        new nodes: see `Ring.joined`. Afterwards each tree is the union of the routes of its subscribers.
+        `repair` and `join`, of the ring itself, are not counted.
         """
         before = self.ring
         if ring.tables[1:] != before.tables[1:]:
-            raise ParameterError(f"{ring} is not made from this {before}; give one that is: see Ring.renewed")
+            raise ParameterError(
+                f"ring: {ring} is not derived from {before}; use Ring.renewed or Ring.joined",
+                parameter="ring",
+            )
         n, more = before.n_nodes, _full(ring).n_nodes - before.n_nodes
         if more < 0:
-            raise ParameterError(f"the ring has {ring.n_nodes} nodes and had {n}; give one that has as many")
+            raise ParameterError(
+                f"ring has {ring.n_nodes} nodes: must have at least {n}, as before",
+                parameter="ring",
+                value=ring.n_nodes,
+            )
         fresh = np.ones(ring.n_nodes, np.bool_)
         fresh[:n] = ring.ids[:n] != before.ids
         root = before.closest(self.keys)
         ids, half, place = before.tables[0], before.leaves // 2, before.places(np.arange(n))
-        # Nodes that are new have no leaves from before, and need none.
+        # New nodes had no leaves before, and need none here.
         low, high = (np.append(ids[(place + by) % n], np.zeros(more, np.uint64)) for by in (-half, half))
         self.ring = ring
         self._widen(more)
-        # On a ring where everybody is everybody's leaf there is no first leaf and no last one.
+        # If all nodes are leaves of each other, there is no first leaf and no last one.
         anew, tree = n <= before.leaves + 1, (self.parent, self.children, self.member)
         place = ring.places(np.arange(ring.n_nodes))
         keep_alive, detect, rejoin, leave = forest.mended(
@@ -150,7 +159,7 @@ class ChannelForest:
         return OverlayUpkeep(keep_alive=keep_alive, detect=detect, rejoin=rejoin, leave=leave)
 
     def _grow(self, n_channels: int) -> None:
-        """Make room for channels, each a root alone."""
+        """Make room for new channels, each with a tree that is only a root."""
         more = n_channels - self.n_channels
         if more <= 0:
             return
@@ -162,7 +171,7 @@ class ChannelForest:
         self.member = np.vstack([self.member, np.zeros(parent.shape, np.bool_)])
 
     def _widen(self, more: int) -> None:
-        """Make room for nodes, in no tree."""
+        """Make room for new nodes, which are in no tree."""
         if more:
             outside = np.full((self.n_channels, more), overlay.OUTSIDE, np.int32)
             self.parent = np.hstack([self.parent, outside])
@@ -174,15 +183,19 @@ class ChannelForest:
 
 
 def _full(ring: Ring) -> Ring:
-    """Return a ring, and refuse one that has numbers without a node."""
+    """Return a ring, and refuse one with numbers that are not in use."""
     if not ring.alive.all():
         gone = int(np.argmin(ring.alive))
-        raise ParameterError(f"node {gone} has left the ring; let another take its number: see Ring.renewed")
+        raise ParameterError(
+            f"ring: node {gone} has left; give every number a node, see Ring.renewed",
+            parameter="ring",
+            value=int(gone),
+        )
     return ring
 
 
 def _by_row(pairs: Flags) -> tuple[Ints, Ints]:
-    """Return the columns that each row has, as compressed rows."""
+    """Return the columns of the true entries of each row, as compressed rows."""
     row, column = np.nonzero(pairs)
     indptr = np.zeros(len(pairs) + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=len(pairs)), out=indptr[1:])

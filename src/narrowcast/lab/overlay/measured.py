@@ -1,4 +1,4 @@
-"""What a channel of n subscribers costs on a ring, measured: cost_m and cost_d of Milo et al. (2007)."""
+"""The cost of a channel with n subscribers, measured on a ring: cost_m and cost_d of Milo et al. (2007)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredCosts:
-    """Costs by number of subscribers.
+    """Measured costs by number of subscribers.
 
     Parameters
     ----------
     sizes
         Numbers of subscribers, ascending.
     costs
-        The mean number of links of the tree: messages of a maintenance round, and of an event.
+        Mean number of links of the tree: messages of a maintenance round, and of an event.
     spread
-        The standard deviation between trees.
+        Standard deviation between trees.
     """
 
     sizes: Ints
@@ -48,21 +48,21 @@ def measured(
     digit_bits: int = 4,
     leaves: int = 16,
 ) -> MeasuredCosts:
-    """Measure the trees of channels with so many random subscribers.
+    """Measure the trees of channels with given numbers of random subscribers.
 
-    Each tree grows from the smallest size to the largest, so that costs never fall. In the mean they grow
-    ever slower, up to one less than there are nodes: whoever joins meets the sooner a tree the larger it is.
+    Each tree grows from the smallest size to the largest, so that costs never fall. On average they grow ever
+    slower, up to the number of nodes less one: the larger a tree, the sooner a joining node meets it.
 
     Parameters
     ----------
     n_nodes
-        Nodes of the ring.
+        Number of nodes of the ring.
     sizes
         Numbers of subscribers, ascending, of at most `n_nodes`.
     n_keys, n_rings
-        Trees that are grown on each ring, and rings.
+        Number of trees grown on each ring, and of rings.
     seed
-        What rings, keys and subscribers are drawn from.
+        Seed of rings, keys and subscribers.
     digit_bits, leaves
         Of the `Ring`.
 
@@ -93,14 +93,24 @@ def measured(
 
 
 def _sizes(sizes: ArrayLike, n_nodes: int) -> Ints:
-    """Return numbers of subscribers, and refuse those that no ring of so many nodes could have."""
+    """Return sizes as an array, and refuse those that a ring of `n_nodes` cannot have."""
     found = np.asarray(sizes)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
-        raise ParameterError(f"sizes are {sizes!r}; give a flat array of numbers of subscribers")
+        raise ParameterError(
+            parameter="sizes", value=sizes, limit="a flat array of integers, with at least one"
+        )
     if found.min() < 0 or found.max() > n_nodes:
         wrong = found.min() if found.min() < 0 else found.max()
-        raise ParameterError(f"sizes hold {wrong}; a ring of {n_nodes} nodes has 0 to {n_nodes} subscribers")
+        raise ParameterError(
+            parameter="sizes",
+            value=int(wrong),
+            limit=f"numbers of subscribers from 0 to {n_nodes}, the nodes",
+        )
     if (found[1:] <= found[:-1]).any():
         at = int(np.argmax(found[1:] <= found[:-1]))
-        raise ParameterError(f"sizes hold {found[at + 1]} after {found[at]}; let them ascend, each once")
+        raise ParameterError(
+            f"sizes={found[at + 1]} follows {found[at]}: must ascend, each once",
+            parameter="sizes",
+            value=int(found[at + 1]),
+        )
     return np.array(found, np.int64)

@@ -1,4 +1,4 @@
-"""On which ring plans run, and what becomes of its nodes."""
+"""The ring that plans run on, and its churn."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from narrowcast.validation import check_seed, check_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayRing:
-    """A ring that subscribers are nodes of, and how often one of its nodes fails.
+    """A ring whose nodes are the subscribers, and the number of its nodes that fail in each window.
 
-    Subscriber i is node i, in the order of the first interest; those who come later have the next numbers,
-    by their labels where several come in one window. They take nodes that nobody has yet; where there are
-    none the ring grows by as many.
+    Subscriber i is node i, in the order of the initial interest; later subscribers get the next numbers, by
+    their labels if several come in one window. They get nodes without a subscriber; if there are none left,
+    the ring grows by one node for each.
 
-    In each window some nodes, drawn from all, fail without a word, and as many come, with ids of their own,
-    who take over their numbers: the one that comes in place of a subscriber subscribes to what that one had.
-    So the ring keeps its size, and whoever a plan serves is there.
+    In each window some nodes, drawn from all, fail without notice, and each is replaced by a new node with
+    another id and the same number, which subscribes to the same channels. So the ring keeps its size, and
+    every subscriber of a plan has a node.
 
     Parameters
     ----------
     nodes
-        How many nodes there are at first, subscribers or not; as many as subscribers where left out.
+        Initial number of nodes, with or without a subscriber (default: the number of subscribers).
     churn
-        How many of them fail in each window, and are replaced.
+        Number of nodes that fail and are replaced in each window.
     seed
-        What the ring, the keys of channels and the nodes that fail are drawn from.
+        Seed of the ring, the keys of channels and the nodes that fail.
     digit_bits, leaves
         Of the `Ring`.
 
@@ -49,19 +49,22 @@ class OverlayRing:
             check_whole("nodes", self.nodes)
         check_whole("churn", self.churn, least=0)
         check_seed(self.seed)
-        Ring(1, digit_bits=self.digit_bits, leaves=self.leaves)  # refuses what is none
+        Ring(1, digit_bits=self.digit_bits, leaves=self.leaves)  # refuses invalid values
 
     def ring(self, subscribers: int) -> Ring:
-        """Return the ring at first, of so many subscribers, and refuse one that is too small."""
+        """Return the initial ring for a number of subscribers, and refuse one that is too small."""
         if self.nodes is not None and self.nodes < subscribers:
             raise ParameterError(
-                f"nodes is {self.nodes} and there are {subscribers} subscribers, each on a node of its own; "
-                f"give {subscribers} at least"
+                parameter="nodes",
+                value=self.nodes,
+                limit=f"at least {subscribers}, one for each subscriber",
             )
         n = max(subscribers, 1) if self.nodes is None else self.nodes
         if self.churn >= n:
             raise ParameterError(
-                f"churn is {self.churn} and the ring has {n} nodes, of which one must stay; "
-                f"give {n - 1} at most, or more nodes"
+                parameter="churn",
+                value=self.churn,
+                limit=f"below the number of nodes, {n}",
+                fix="lower it, or give more nodes",
             )
         return Ring(n, seed=self.seed, digit_bits=self.digit_bits, leaves=self.leaves)

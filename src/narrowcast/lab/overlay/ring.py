@@ -1,4 +1,4 @@
-"""A ring of nodes with ids, and the routes between them: Pastry, as far as messages are concerned."""
+"""A ring of nodes with ids, and the routes between them, as in Pastry (only what determines messages)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Flags = NDArray[np.bool_]
 
-#: Sizes of a digit that divide an id.
+#: Allowed bits of a digit: they divide an id of 64 bits.
 DIGITS = (1, 2, 4, 8)
-#: Ids and keys end below this.
+#: Ids and keys are below this.
 _END = 2**64
-#: Nodes are few if there are so many times as many on the ring: then it is faster to look at each of them.
+#: If the ring has this many times more nodes than are asked for, it is faster to count each one by itself.
 _FEW = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RingRoutes:
-    """Routes one after the other.
+    """Several routes, stored one after the other.
 
     Parameters
     ----------
     indptr
-        Route `r` goes over `node[indptr[r]:indptr[r + 1]]`.
+        Route `r` consists of `node[indptr[r]:indptr[r + 1]]`.
     node
         The nodes from the source to the one closest to the key, both included.
     """
@@ -43,40 +43,41 @@ class RingRoutes:
     node: Ints
 
     def hops(self) -> Ints:
-        """Return how many messages each route takes."""
+        """Return the number of messages of each route."""
         return np.diff(self.indptr) - 1
 
 
 class Ring:
-    """Nodes with random ids on a circle, each of which knows a few others.
+    """Nodes with random ids on a circle, each of which knows a few other nodes.
 
-    Routing is Pastry's. A node that has the key within the range of its leaf set, the nodes next to it on
-    either side, sends the message to the node closest to the key. Otherwise it sends it to a node that shares
-    one more leading digit with the key: its routing table has one for each number of shared digits and each
-    next digit, where there is any. If there is none, it goes to the closest node to the key that it knows, of
-    those that share as many digits and are closer than itself. Every route ends at the node closest to the
-    key, the shorter way round; of two as close, the one of the lower id.
+    Routing is Pastry's. If the key is within the range of a node's leaf set, the nodes next to it on either
+    side, the node sends the message to the node closest to the key. Otherwise it sends the message to a node
+    that shares one more leading digit with the key: its routing table has one entry for each number of shared
+    digits and each next digit, if such a node exists. If there is none, the message goes to the known node
+    closest to the key, among those that share at least as many digits and are closer than the node itself.
+    Every route ends at the node closest to the key, the shorter way round; of two equally close nodes, the
+    one with the lower id.
 
-    Of the nodes that qualify for a place in a routing table the nearest is taken, as in Pastry, but where
-    nodes are is not simulated: the distance of each pair is drawn from the seed and their ids. So each is as
-    likely, and a node that comes or goes changes few entries of the others.
+    Of the nodes that qualify for an entry of a routing table the nearest is taken, as in Pastry, but
+    locations are not simulated: the distance of each pair is derived from the seed and the two ids. So every
+    candidate is equally likely, and a node that joins or leaves changes few entries of other nodes.
 
-    Ids have 64 bits, Pastry's 128: only the first digits are ever looked at, about log N of them, and
-    among a million nodes two with the same 64 bits turn up once in 37 million rings; they are drawn anew.
+    Ids have 64 bits, Pastry's 128: only the first digits are ever compared, about log N of them. Among a
+    million nodes two equal ids of 64 bits occur once in 37 million rings; equal ids are drawn again.
 
-    A node's number says nothing about its id, so that nodes 0 to n - 1 are a random sample of the ring.
-    Numbers stay as nodes come and go.
+    The number of a node is independent of its id, so that nodes 0 to n - 1 are a random sample of the ring.
+    Numbers stay the same as nodes join and leave.
 
     Parameters
     ----------
     n_nodes
-        How many nodes there are.
+        Number of nodes.
     seed
-        What ids and routing tables are drawn from.
+        Seed of ids and routing tables.
     digit_bits
         Bits of a digit: 1, 2, 4 or 8. Routes take about log N / digit_bits hops, with log to base 2.
     leaves
-        Nodes in a leaf set, half of them on either side.
+        Number of nodes in a leaf set, half of them on either side; an even number.
 
     Examples
     --------
@@ -89,56 +90,64 @@ class Ring:
     ([2, 2, 2], 2)
     """
 
-    #: Ids by number of node, those of nodes that have left included.
+    #: Id of each node, by number, including nodes that have left.
     ids: Ids
-    #: Which nodes are on the ring, by number.
+    #: Whether each node is on the ring, by number.
     alive: Flags
 
     def __init__(self, n_nodes: int, *, seed: int = 0, digit_bits: int = 4, leaves: int = 16) -> None:
         check_whole("n_nodes", n_nodes)
         check_seed(seed)
         if digit_bits not in DIGITS:
-            raise ParameterError(f"digit_bits is {digit_bits!r}; give 1, 2, 4 or 8, which divide an id of 64")
+            raise ParameterError(
+                parameter="digit_bits", value=digit_bits, limit="1, 2, 4 or 8, which divide an id of 64 bits"
+            )
         check_whole("leaves", leaves, least=2)
         if leaves % 2:
-            raise ParameterError(f"leaves is {leaves}; give an even number, half of them on either side")
+            raise ParameterError(
+                parameter="leaves", value=leaves, limit="an even number, half of them on either side"
+            )
         self.seed, self.digit_bits, self.leaves = int(seed), int(digit_bits), int(leaves)
         rng = np.random.default_rng(seed)
         self._salt = np.uint64(rng.integers(_END, dtype=np.uint64))
-        self._settle(_drawn(rng, n_nodes, np.empty(0, np.uint64)), np.ones(n_nodes, np.bool_))
+        self._set_nodes(_drawn(rng, n_nodes, np.empty(0, np.uint64)), np.ones(n_nodes, np.bool_))
 
     @classmethod
     def from_ids(cls, ids: ArrayLike, *, seed: int = 0, digit_bits: int = 4, leaves: int = 16) -> Self:
-        """Return the ring of nodes whose ids are known, each another; the seed is for routing tables."""
+        """Return the ring of nodes with given ids, all different; the seed is for routing tables only."""
         found = np.atleast_1d(check_keys(ids))
         different, counts = np.unique(found, return_counts=True)
         if counts.max(initial=1) > 1:
-            raise ParameterError(f"two nodes have the id {different[np.argmax(counts)]}; give each its own")
+            raise ParameterError(
+                f"ids={different[np.argmax(counts)]}: occurs twice; give each node an id of its own",
+                parameter="ids",
+                value=int(different[np.argmax(counts)]),
+            )
         new = cls(max(len(found), 1), seed=seed, digit_bits=digit_bits, leaves=leaves)
-        check_whole("the number of ids", len(found))
-        return new._changed(found, np.ones(len(found), np.bool_))
+        check_whole("number of ids", len(found))
+        return new._with_nodes(found, np.ones(len(found), np.bool_))
 
-    def _settle(self, ids: Ids, alive: Flags) -> None:
-        """Put the nodes that are there in order."""
+    def _set_nodes(self, ids: Ids, alive: Flags) -> None:
+        """Sort the living nodes by id, and freeze all arrays."""
         self.ids, self.alive = ids, alive
-        there = np.flatnonzero(alive)
-        node = there[np.argsort(ids[there])].astype(np.int32)
+        living = np.flatnonzero(alive)
+        node = living[np.argsort(ids[living])].astype(np.int32)
         self._node, self._sorted = node, ids[node]
         self._place = np.full(len(ids), -1, np.int64)
         self._place[node] = np.arange(len(node))
         for array in (self.ids, self.alive, self._node, self._sorted, self._place):
             array.flags.writeable = False
 
-    def _changed(self, ids: Ids, alive: Flags) -> Self:
-        """Return a ring of other nodes, with the same tables where it can be."""
+    def _with_nodes(self, ids: Ids, alive: Flags) -> Self:
+        """Return a ring of other nodes whose routing tables change as little as possible."""
         new = object.__new__(type(self))
         new.seed, new.digit_bits, new.leaves, new._salt = self.seed, self.digit_bits, self.leaves, self._salt
-        new._settle(ids, alive)
+        new._set_nodes(ids, alive)
         return new
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes are on the ring."""
+        """The number of nodes on the ring."""
         return len(self._node)
 
     @property
@@ -148,7 +157,7 @@ class Ring:
 
     @property
     def tables(self) -> tuple[Ids, np.uint64, int, int]:
-        """What the kernels route by: ids in order, salt, bits of a digit, leaves on one side."""
+        """The input of the routing kernels: sorted ids, salt, bits of a digit, leaves on one side."""
         return self._sorted, self._salt, self.digit_bits, self.leaves // 2
 
     @property
@@ -157,21 +166,39 @@ class Ring:
         return self._node
 
     def places(self, nodes: ArrayLike, what: str = "node") -> Ints:
-        """Return where on the ring nodes are, and refuse what is no node of it."""
+        """Return the places of nodes on the ring, by order of ids, and refuse nodes that are not on it.
+
+        Parameters
+        ----------
+        nodes
+            Numbers of nodes.
+        what
+            Name of the parameter in error messages.
+        """
         found = np.atleast_1d(np.asarray(nodes))
         if found.size == 0:
             return np.empty(0, np.int64)
         if found.ndim != 1 or found.dtype.kind not in "iu":
-            raise ParameterError(f"a {what} is given as {found.dtype}; give a flat array of numbers of nodes")
+            raise ParameterError(
+                f"{what} has type {found.dtype}: must be a flat array of integers, the numbers of nodes",
+                parameter=what,
+                value=found.dtype,
+            )
         if found.min() < 0 or found.max() >= len(self.ids):
             wrong = found.min() if found.min() < 0 else found.max()
             raise ParameterError(
-                f"{what} {wrong} is outside the ring; nodes are 0 to {len(self.ids) - 1}: "
-                "give one of them, or make the ring larger"
+                parameter=what,
+                value=int(wrong),
+                limit=f"a node from 0 to {len(self.ids) - 1}",
+                fix="give one of them, or make the ring larger",
             )
         place: Ints = self._place[found]
         if place.min() < 0:
-            raise ParameterError(f"{what} {found[np.argmin(place)]} has left the ring; give one of its nodes")
+            raise ParameterError(
+                f"{what}={found[np.argmin(place)]}: this node has left the ring; give one of its nodes",
+                parameter=what,
+                value=int(found[np.argmin(place)]),
+            )
         return place
 
     def closest(self, keys: ArrayLike) -> Ints:
@@ -181,20 +208,22 @@ class Ring:
         return found.reshape(keys.shape)
 
     def routes(self, sources: ArrayLike, keys: ArrayLike) -> RingRoutes:
-        """Return the way from each source to its key."""
+        """Return the route from each source to its key."""
         place, keys = self.places(sources, "source"), np.atleast_1d(check_keys(keys))
         if len(place) != len(keys):
             raise ParameterError(
-                f"there are {len(place)} sources and {len(keys)} keys; give one key for each"
+                f"keys has {len(keys)} keys: must have {len(place)}, one for each source",
+                parameter="keys",
+                value=len(keys),
             )
         indptr, at = overlay.routes(*self.tables, place, keys)
         return RingRoutes(indptr, self._node[at].astype(np.int64))
 
     def parents(self, key: int | np.uint64, sources: ArrayLike | None = None) -> Numbers:
-        """Return the next hop to a key by number of node.
+        """Return the next hop to a key for each node.
 
-        The root has -1, the node closest to the key. With sources, all nodes that are on the route of none of
-        them have -2; so have nodes that have left.
+        The root, the node closest to the key, has -1. With `sources`, nodes on none of their routes have -2;
+        so have nodes that have left the ring.
         """
         place = np.arange(self.n_nodes) if sources is None else self.places(sources, "source")
         found = overlay.parents(*self.tables, one_key(key), place)
@@ -203,47 +232,53 @@ class Ring:
         return out
 
     def named(self, asked: Flags | None = None, *, of: ArrayLike | None = None) -> Ints:
-        """Return in how many entries of routing tables nodes are.
+        """Return the number of entries of routing tables that name each node.
 
         Parameters
         ----------
         asked
-            Whose tables count, by number; everybody's where left out.
+            For each node, whether its table counts (default: all tables).
         of
-            The nodes that it is returned of; all, by number, where left out.
+            The nodes to count entries of (default: all nodes, by number).
         """
         asked = self.alive if asked is None else asked & self.alive
-        there = np.arange(0) if of is None else self.places(of)
-        if of is not None and _FEW * len(there) < self.n_nodes:
-            return overlay.named_few(*self.tables[:3], asked[self._node], there)
+        place = np.arange(0) if of is None else self.places(of)
+        if of is not None and _FEW * len(place) < self.n_nodes:
+            return overlay.named_few(*self.tables[:3], asked[self._node], place)
         found = overlay.named(*self.tables[:3], asked[self._node])
         if of is not None:
-            return found[there]
+            return found[place]
         out = np.zeros(len(self.ids), np.int64)
         out[self._node] = found
         return out
 
     def without(self, nodes: ArrayLike) -> Self:
-        """Return the ring once some nodes have left."""
+        """Return the ring without some nodes, which have left."""
         place = self.places(nodes)
         if len(np.unique(place)) < len(place):
             twice = self._node[np.flatnonzero(np.bincount(place) > 1)[0]]
-            raise ParameterError(f"node {twice} leaves twice; name each node once")
+            raise ParameterError(
+                f"nodes={twice}: named twice; name each node once", parameter="nodes", value=int(twice)
+            )
         if len(place) == self.n_nodes:
-            raise ParameterError(f"all {self.n_nodes} nodes leave; at least one must stay, let fewer go")
+            raise ParameterError(
+                f"nodes: all {self.n_nodes} nodes leave; at least one must stay",
+                parameter="nodes",
+                value=self.n_nodes,
+            )
         alive = self.alive.copy()
         alive[self._node[place]] = False
-        return self._changed(self.ids, alive)
+        return self._with_nodes(self.ids, alive)
 
     def joined(self, n_nodes: int) -> Self:
-        """Return the ring once so many new nodes have come, with the next numbers and ids of its seed."""
+        """Return the ring with additional nodes: they get the next numbers, and ids drawn from its seed."""
         check_whole("n_nodes", n_nodes, least=0)
         rng = np.random.default_rng([self.seed, len(self.ids)])
         ids = np.concatenate([self.ids, _drawn(rng, n_nodes, self.ids)])
-        return self._changed(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
+        return self._with_nodes(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
 
     def renewed(self, nodes: ArrayLike, *, seed: int = 0) -> Self:
-        """Return the ring once nodes have failed and others have come, who take over their numbers.
+        """Return the ring with failed nodes replaced by new ones of the same numbers and other ids.
 
         The new ids are drawn from this seed and the ring's.
 
@@ -257,19 +292,21 @@ class Ring:
         node = self._node[self.places(nodes)]
         if len(np.unique(node)) < len(node):
             twice = np.flatnonzero(np.bincount(node) > 1)[0]
-            raise ParameterError(f"node {twice} is replaced twice; name each node once")
-        # The last number tells these ids from those of nodes that join.
+            raise ParameterError(
+                f"nodes={twice}: named twice; name each node once", parameter="nodes", value=int(twice)
+            )
+        # The last number separates these ids from those of nodes that join.
         rng = np.random.default_rng([self.seed, len(self.ids), seed, 0x6E6577])
         ids = self.ids.copy()
         ids[node] = _drawn(rng, len(node), self.ids)
-        return self._changed(ids, self.alive)
+        return self._with_nodes(ids, self.alive)
 
     def __repr__(self) -> str:
         return f"Ring({self.n_nodes} nodes, digits of {self.digit_bits} bits, {self.leaves} leaves)"
 
 
 def channel_keys(n_channels: int, *, seed: int = 0) -> Ids:
-    """Return random keys for channels; those of the first channels do not depend on how many there are.
+    """Return random keys for channels; the first keys do not depend on the number of channels.
 
     Examples
     --------
@@ -278,13 +315,13 @@ def channel_keys(n_channels: int, *, seed: int = 0) -> Ids:
     """
     check_whole("n_channels", n_channels, least=0)
     check_seed(seed)
-    # Not the numbers that a ring of the same seed draws its ids from.
+    # The second number separates keys from the ids of a ring with the same seed.
     return np.random.default_rng([seed, 0x6B6579]).integers(_END, size=n_channels, dtype=np.uint64)
 
 
 def check_keys(keys: ArrayLike) -> Ids:
-    """Return keys as ids, and refuse what is none."""
-    # Of a list of whole numbers, some above 2^63, numpy would make floats.
+    """Return keys as ids, and refuse those that are not integers from 0 to 2^64 - 1."""
+    # An array of objects, since numpy converts lists with integers above 2^63 to floats.
     found = np.asarray(keys, None if isinstance(keys, np.ndarray | np.generic) else object)
     flat = found.ravel()
     good = np.zeros(len(flat), np.bool_)
@@ -293,20 +330,26 @@ def check_keys(keys: ArrayLike) -> Ids:
     elif found.dtype.kind in "iu":
         good = flat >= 0
     if not good.all():
-        raise ParameterError(f"a key is {flat[np.argmin(good)]}; give whole numbers from 0 to 2^64 - 1")
+        raise ParameterError(
+            f"keys={flat[np.argmin(good)]}: must be integers from 0 to 2^64 - 1",
+            parameter="keys",
+            value=flat[np.argmin(good)],
+        )
     return np.array(found, np.uint64)
 
 
 def one_key(key: int | np.uint64) -> np.uint64:
-    """Return a key as an id, and refuse what is not one."""
+    """Return a single key as an id."""
     found = check_keys(key)
     if found.ndim:
-        raise ParameterError(f"there are {found.size} keys; give one")
+        raise ParameterError(
+            f"key has {found.size} keys: must be a single one", parameter="key", value=found.size
+        )
     return np.uint64(found)
 
 
 def _drawn(rng: np.random.Generator, n: int, taken: Ids) -> Ids:
-    """Return so many ids, of which none is taken nor twice."""
+    """Return `n` random ids, different from each other and from those in `taken`."""
     found = rng.integers(_END, size=n, dtype=np.uint64)
     while True:
         _, first = np.unique(found, return_index=True)

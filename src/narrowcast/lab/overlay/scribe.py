@@ -1,4 +1,4 @@
-"""Multicast trees on a ring: Scribe, with the helpers that routes recruit."""
+"""Multicast trees on a ring, as in Scribe, with the helpers that routes recruit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class ScribeTree:
     """The tree of one channel: the union of the routes from its subscribers to the channel's key.
 
-    Its root, the node closest to the key, is the channel and always there; section 2 of Milo et al. (2007).
-    A tree does not change: `join` and `leave` return another one.
+    Its root, the node closest to the key, represents the channel and is always in the tree; section 2 of Milo
+    et al. (2007). A tree is immutable: `join` and `leave` return another one.
 
     Parameters
     ----------
     ring
-        What the routes are on.
+        The ring of the routes.
     key
         The channel's key.
     subscribers
@@ -48,25 +48,25 @@ class ScribeTree:
     ([1], 8)
     """
 
-    #: By number of node the next one on the way to the root: -1 for the root, -2 outside the tree.
+    #: For each node, the next one on the way to the root: -1 for the root, -2 outside the tree.
     parent: Numbers
-    #: By number of node how many others have it for a parent.
+    #: For each node, its number of children.
     children: Numbers
-    #: Which nodes have subscribed.
+    #: For each node, whether it has subscribed.
     member: Flags
 
     def __init__(self, ring: Ring, key: int | np.uint64, subscribers: ArrayLike = ()) -> None:
         self.ring, self.key = ring, one_key(key)
-        place = _once(ring, subscribers)
+        place = _distinct_places(ring, subscribers)
         node = ring.by_place[place]
         parent = ring.parents(self.key, node)
         children = np.bincount(parent[parent >= 0], minlength=len(parent)).astype(np.int32)
         member = np.zeros(len(parent), np.bool_)
         member[node] = True
-        self._keep(parent, children, member)
+        self._store(parent, children, member)
 
-    def _keep(self, parent: Numbers, children: Numbers, member: Flags) -> None:
-        """Hold the arrays, and let nobody change them."""
+    def _store(self, parent: Numbers, children: Numbers, member: Flags) -> None:
+        """Store the arrays, and make them read-only."""
         self.parent, self.children, self.member = parent, children, member
         for array in (parent, children, member):
             array.flags.writeable = False
@@ -75,12 +75,12 @@ class ScribeTree:
         """Return the tree of these arrays on the same ring."""
         new = object.__new__(type(self))
         new.ring, new.key = self.ring, self.key
-        new._keep(parent, children, member)
+        new._store(parent, children, member)
         return new
 
     @property
     def root(self) -> int:
-        """The node that is the channel."""
+        """The node closest to the channel's key."""
         return int(self.ring.closest(self.key))
 
     @property
@@ -95,72 +95,78 @@ class ScribeTree:
 
     @cached_property
     def size(self) -> int:
-        """How many nodes are in the tree, the root included."""
+        """The number of nodes in the tree, the root included."""
         return int(np.count_nonzero(self.parent != overlay.OUTSIDE))
 
     @cached_property
     def n_subscribers(self) -> int:
-        """How many nodes have subscribed."""
+        """The number of nodes that have subscribed."""
         return int(np.count_nonzero(self.member))
 
     @property
     def n_helpers(self) -> int:
-        """How many nodes are in the tree and have not subscribed: those on routes, and often the root."""
+        """The number of nodes in the tree that have not subscribed: nodes on routes, and often the root."""
         return self.size - self.n_subscribers
 
     @property
     def links(self) -> int:
-        """The messages of a maintenance round, a keep-alive a link, and those that an event takes."""
+        """The number of links: messages of a maintenance round, one keep-alive each, and of an event."""
         return self.size - 1
 
     @cached_property
     def depths(self) -> Ints:
-        """How many hops each node is from the root, by number; -1 outside the tree."""
+        """The number of hops from the root to each node, by number; -1 outside the tree."""
         return overlay.depths(self.parent)
 
     @property
     def depth(self) -> int:
-        """The most hops that an event takes."""
+        """The largest number of hops of an event."""
         return int(self.depths.max())
 
     @property
     def fan_out(self) -> int:
-        """The most copies of an event that one node sends."""
+        """The largest number of copies of an event that one node sends."""
         return int(self.children.max())
 
     def join(self, nodes: ArrayLike) -> tuple[ScribeTree, Ints]:
-        """Let nodes subscribe one after the other.
+        """Add subscribers one after the other.
 
         Returns
         -------
-        Tree
+        tree
             The tree with them.
         messages
-            For each the hops until it met the tree; 0 for a node that was a helper, or the root.
+            For each node, its hops until it met the tree; 0 for a node that was a helper, or the root.
         """
-        place = _once(self.ring, nodes)
+        place = _distinct_places(self.ring, nodes)
         node = self.ring.by_place[place]
         if self.member[node].any():
-            who = node[np.argmax(self.member[node])]
-            raise ParameterError(f"node {who} has subscribed already; let those join that have not")
+            wrong = node[np.argmax(self.member[node])]
+            raise ParameterError(
+                f"nodes={wrong}: has subscribed already; give nodes that have not",
+                parameter="nodes",
+                value=int(wrong),
+            )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.graft(*self.ring.tables, self.ring.by_place, self.key, place, *arrays)
         return self._with(*arrays), messages
 
     def leave(self, nodes: ArrayLike) -> tuple[ScribeTree, Ints]:
-        """Let subscribers go one after the other, and with each the helpers that nobody needs any more.
+        """Remove subscribers one after the other, each with the helpers that are no longer needed.
 
         Returns
         -------
-        Tree
+        tree
             The tree without them.
         messages
-            For each the links that were pruned; 0 for one that stays as a helper.
+            For each node, the number of links that were pruned; 0 for one that stays as a helper.
         """
-        node = self.ring.by_place[_once(self.ring, nodes)].astype(np.int64)
+        node = self.ring.by_place[_distinct_places(self.ring, nodes)].astype(np.int64)
         if not self.member[node].all():
-            who = node[np.argmin(self.member[node])]
-            raise ParameterError(f"node {who} has not subscribed; let those leave that have")
+            wrong = node[np.argmin(self.member[node])]
+            raise ParameterError(
+                f"nodes={wrong}: has not subscribed; give subscribers", parameter="nodes", value=int(wrong)
+            )
         arrays = self.parent.copy(), self.children.copy(), self.member.copy()
         messages = overlay.prune(node, *arrays)
         return self._with(*arrays), messages
@@ -170,17 +176,17 @@ class ScribeTree:
 
 
 def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
-    """Return the links of every channel's tree: what its maintenance round costs, and each of its events.
+    """Return the number of links of each channel's tree: messages of a maintenance round, and of an event.
 
-    With these the costs of section 2 are real ones: MC is the sum over topics and clusters, and DC the sum
+    With them the costs of section 2 can be computed: MC is the sum over topics and clusters, and DC the sum
     over topics of rate x (1 + links of the topic + 1 + links of each of its clusters).
 
     Parameters
     ----------
     ring
-        What the trees are on.
+        The ring of the trees.
     keys
-        A key for each channel, of `channel_keys` for instance.
+        A key for each channel, for instance from `channel_keys`.
     listens
         Subscribers x channels, as in a `ChannelPlan`; subscriber i is node i.
 
@@ -191,19 +197,27 @@ def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
     >>> links(Ring(500, seed=0), channel_keys(4, seed=0), listens).tolist()
     [499, 115, 21, 0]
     """
-    heard = relation(listens)
+    listening = relation(listens)
     keys = np.atleast_1d(check_keys(keys))
-    if len(keys) != heard.shape[1]:
-        raise ParameterError(f"there are {len(keys)} keys for {heard.shape[1]} channels; give one for each")
-    by_channel = heard.tocsc()
+    if len(keys) != listening.shape[1]:
+        raise ParameterError(
+            f"keys has {len(keys)} keys: must have {listening.shape[1]}, one for each channel",
+            parameter="keys",
+            value=len(keys),
+        )
+    by_channel = listening.tocsc()
     place = ring.places(by_channel.indices, "subscriber")
     return overlay.tree_links(*ring.tables, keys, by_channel.indptr.astype(np.int64), place)
 
 
-def _once(ring: Ring, nodes: ArrayLike) -> Ints:
-    """Return the places of nodes, and refuse one that is named twice."""
+def _distinct_places(ring: Ring, nodes: ArrayLike) -> Ints:
+    """Return the places of nodes on the ring, and refuse a node that is named twice."""
     place = ring.places(nodes, "subscriber")
     if len(place) > 1 and np.bincount(place).max() > 1:
         twice = ring.by_place[np.argmax(np.bincount(place))]
-        raise ParameterError(f"subscriber {twice} is named twice; name each once")
+        raise ParameterError(
+            f"subscriber={twice}: named twice; name each subscriber once",
+            parameter="subscriber",
+            value=int(twice),
+        )
     return place

@@ -1,4 +1,4 @@
-"""The papers that the product is built from: their experiments, run again."""
+"""The experiments of the papers that the product is based on, reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam that a paper's experiments fit, and what comes of them."""
+"""The interface of a paper's experiments, and their results."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from narrowcast.registry import Registry
 from narrowcast.validation import check_seed
 
 Scale: TypeAlias = Literal["small", "paper"]
-#: Runs a sweep, and tells how far it is.
+#: Runs a sweep, and reports progress.
 Runner: TypeAlias = Callable[[Sweep, Tell], Swept]
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """A number that came out.
+    """A measured number, with the paper's.
 
     Parameters
     ----------
-    series, x
-        What it is of: the method, with what else tells it apart behind slashes, and a place along an axis.
+    series
+        The curve or table row: the method, followed by further settings after slashes.
+    x
+        The position along the horizontal axis; None for numbers without one.
     metric
-        What was measured, with its unit.
+        The name of the measured quantity, with its unit.
     paper
-        What the paper says; None where it prints no number.
+        The number that the paper prints; None if it prints none.
     measured, spread
-        The mean over the seeds, and the standard deviation.
+        Mean and standard deviation over the seeds.
     """
 
     series: str
@@ -45,7 +47,7 @@ class ResultRow(msgspec.Struct, frozen=True):
     def of(
         cls, series: str, x: float | None, metric: str, values: Sequence[float], *, paper: float | None = None
     ) -> ResultRow:
-        """Return the row of a value for each seed.
+        """Return the row for values of all seeds, one each.
 
         Examples
         --------
@@ -55,49 +57,49 @@ class ResultRow(msgspec.Struct, frozen=True):
         return cls(series, x, metric, paper, float(np.mean(values)), float(np.std(values)))
 
 
-def _here(sweep: Sweep, tell: Tell) -> Swept:
+def _run_locally(sweep: Sweep, tell: Tell) -> Swept:
     """Run a sweep in this process."""
     return sweep.run(tell=tell)
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What an experiment is run with.
+    """The input of an experiment.
 
     Parameters
     ----------
     seeds, params
-        A run for each seed, with these parameters.
+        Seeds to run the experiment with, and its parameters.
     tell
-        Told how far it is.
+        Callback for progress.
     runner
-        Runs its sweeps: in this process unless given. An experiment does not know where it runs.
+        Executor of sweeps (default: in this process). An experiment does not depend on where it runs.
     """
 
     seeds: tuple[int, ...]
     params: Mapping[str, Any]
     tell: Tell = lambda _, __, ___: None
-    runner: Runner = _here
+    runner: Runner = _run_locally
 
     def run(self, sweep: Sweep) -> Swept:
-        """Run a sweep, all points of which must come out."""
+        """Run a sweep, and raise an error if one of its points failed."""
         return self.runner(sweep, self.tell).whole()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an experiment.
+    """The results of an experiment.
 
     Parameters
     ----------
     rows
-        The numbers.
+        The measured numbers.
     charts
-        By the chart's name, what it is filled with and the line below its title.
+        For each chart's name, its records and its subtitle.
     notes
-        Where it agrees with the paper and where not, a paragraph each.
+        Sentences that compare the results with the paper, one paragraph each.
     beside
-        More numbers, for `results.json` alone: tables of them would hide the others.
+        Further numbers, for `results.json` only, to keep tables short.
     """
 
     rows: list[ResultRow]
@@ -108,18 +110,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Something that a paper shows.
+    """The reproduction of a figure or table of a paper.
 
     Parameters
     ----------
     about
-        What it shows, in a line.
+        What it shows, in one line.
     params
-        Its parameters with their values at the paper's size.
+        Parameters with their values at the paper's size.
     small
-        Those that differ at a small size.
+        The values that differ at the small size.
     run
-        Runs it.
+        Function that runs it.
     """
 
     about: str
@@ -128,9 +130,10 @@ class Experiment:
     small: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, scale: Scale, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the parameters of a run: those of its size, and over them those that are its own of others.
+        """Return the parameters of a run: defaults of its scale, overridden by given values.
 
-        A value is of the type that the parameter has; of a list, its values joined by commas.
+        A value is converted to the type of the parameter; values of a list are separated by commas. Given
+        names that this experiment does not have are ignored.
 
         Examples
         --------
@@ -138,7 +141,7 @@ class Experiment:
         {'groups': [5]}
         """
         if scale not in ("small", "paper"):
-            raise ParameterError(f"scale is {scale!r}; give one of small, paper")
+            raise ParameterError(parameter="scale", value=scale, limit="one of small, paper")
         found = {**self.params, **(self.small if scale == "small" else {})}
         for name, text in given.items():
             if name in found:
@@ -147,7 +150,7 @@ class Experiment:
 
 
 def _value(name: str, text: str, like: Any) -> Any:
-    """Return the value that a text stands for, of the type of another."""
+    """Convert a text to the type of the default `like`."""
     kind: Any = type(like)
     parts: Any = text
     if isinstance(like, list):
@@ -155,19 +158,19 @@ def _value(name: str, text: str, like: Any) -> Any:
     try:
         found = msgspec.convert(parts, kind, strict=False)
     except msgspec.ValidationError:
-        raise ParameterError(f"{name} is {text!r}; give a value like {like!r}") from None
+        raise ParameterError(parameter=name, value=text, limit=f"a value like {like!r}") from None
     for each in found if isinstance(found, list) else [found]:
         if type(each) is int and each < 1:
-            raise ParameterError(f"{name} is {text!r}; give a whole number of at least 1")
+            raise ParameterError(parameter=name, value=text, limit="an integer of at least 1")
     return found
 
 
-#: Papers by the name that `narrowcast reproduce` takes: their experiments by name.
+#: For each paper's name, as on the command line, its experiments by name.
 PAPERS: Registry[Mapping[str, Experiment]] = Registry("paper")
 
 
 def check_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that a text names.
+    """Return the seeds in a text of integers separated by commas.
 
     Examples
     --------
@@ -177,9 +180,11 @@ def check_seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ParameterError(f"seeds is {text!r}; write whole numbers joined by commas: 0,1,2") from None
+        raise ParameterError(
+            parameter="seeds", value=text, limit="integers joined by commas, such as 0,1,2"
+        ) from None
     for seed in seeds:
         check_seed(seed)
     if len(set(seeds)) < len(seeds):
-        raise ParameterError(f"seeds is {text!r}; name each seed once")
+        raise ParameterError(parameter="seeds", value=text, limit="different seeds")
     return seeds

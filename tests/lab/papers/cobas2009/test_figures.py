@@ -26,21 +26,21 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said, _ = document(
+    result, _ = document(
         "reproduce", "cobas2009", "--scale", "small", "--seeds", "0,1", "--set", "subscriptions=300",
         "--set", "nodes=16,32", "--experiment", "figure-6c", "--out", tmp_path / "out",
     )  # fmt: skip
-    assert list(said["experiments"]) == ["figure-6c"]
+    assert list(result["experiments"]) == ["figure-6c"]
     for kind in ("png", "svg"):
         assert (tmp_path / "out" / f"cobas2009-figure-6c.{kind}").stat().st_size > 10_000
-    rows = said["experiments"]["figure-6c"]["rows"]
+    rows = result["experiments"]["figure-6c"]["rows"]
     assert {row["x"] for row in rows} == {16, 32}
     assert {row["metric"] for row in rows} == {*MAIN, *BESIDE}
     assert any(row["spread"] > 0 for row in rows)
     assert "COBAS grows least" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_parameters(tmp_path: Path) -> None:
     words = (
         "reproduce",
         "cobas2009",
@@ -51,8 +51,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         "--out",
         tmp_path / "out",
     )
-    assert "occurrence is 'pro'; give one of co, anti" in refusal(*words, "--set", "occurrence=pro")
-    assert "kappa is -1.0; give a number above 0" in refusal(*words, "--set", "kappa=-1")
+    assert "occurrence='pro'" in refusal(*words, "--set", "occurrence=pro")
+    assert "kappa=-1.0" in refusal(*words, "--set", "kappa=-1")
     assert not (tmp_path / "out").exists()
 
 
@@ -68,13 +68,13 @@ def test_figure_5() -> None:
                     assert cut.measured >= 4 * 2.56  # the lookup alone
                     assert cut.paper is None  # it is not the paper's size
     assert rows["cobas/anti/shuffle/1.5", 1.5, GB].measured < rows["cobas/anti/shuffle/0", 0.0, GB].measured
-    marks, said = outcome.charts["cobas2009-figure-5"]
+    marks, caption = outcome.charts["cobas2009-figure-5"]
     assert len(marks) == 16
-    assert said == "16 machines, 10,000,000 filters, 400 of them drawn, room for any number, 1 seed"
+    assert caption == "16 machines, 10,000,000 filters, 400 of them drawn, room for any number, 1 seed"
     assert len(outcome.notes) == 1 + 4 + 1
 
 
-def test_what_the_paper_prints_has_its_place() -> None:
+def test_numbers_of_the_paper_are_in_their_rows() -> None:
     assert {at for _, *both in PRINTED for at in both} <= set(SKEWS)
     whole = EXPERIMENTS["figure-5"].settings("paper", {})
     assert not size_note(whole, ("nodes", "filters"))

@@ -11,6 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.papers import PAPERS, Study
 from narrowcast.lab.papers.riabov2003.drift import METHODS, _Setting, decayed
 from support.command import document
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +82,7 @@ def test_no_plan_sees_the_events_that_it_is_measured_on() -> None:
         assert made.seen(step)[1] == made.drawn(step, 1500 * step, 1500)[1]
 
 
-def test_replanned_from_what_was_seen() -> None:
+def test_replanned_from_past_events() -> None:
     # With all seen events counting alike and none forgotten, rates are plain counts of the last `learn`.
     made = setting(half_life=1e30, learn=2000)
     cells = np.concatenate([made.seen(1)[0], made.seen(2)[0]])[-2000:]
@@ -103,18 +104,18 @@ def test_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "value"),
     [
-        ({"half_life": 0.0}, "half_life is 0.0; give a number of events above 0"),
-        ({"steps": 0}, "steps is 0; give a whole number of at least 1"),
-        ({"per_step": -1}, "per_step is -1; give a whole number"),
-        ({"modes": [2]}, "modes is 2; give one of 1, 4, 9"),
-        ({"drift": float("inf")}, "drift is (nan|inf); give a number"),
+        ({"half_life": 0.0}, 0.0),
+        ({"steps": 0}, 0),
+        ({"per_step": -1}, -1),
+        ({"modes": [2]}, 2),
+        ({"drift": float("inf")}, ""),  # shown as nan or inf
     ],
 )
-def test_bad_parameters(given: dict[str, Any], message: str) -> None:
+def test_bad_parameters(given: dict[str, Any], value: Any) -> None:
     params = {**EXPERIMENT.settings("paper", SMALL), **given}
-    with pytest.raises(ParameterError, match=message):
+    with refused(ParameterError, next(iter(given)), value):
         EXPERIMENT.run(Study((0,), params))
 
 
@@ -130,7 +131,9 @@ def test_at_the_papers_size() -> None:
 def test_the_command(tmp_path: Path) -> None:
     words = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     words += ["--set", "steps=1", "--seeds", "1"]
-    said, _ = document("reproduce", "riabov2003", "--experiment", "drift", *words, "--out", tmp_path / "out")
-    metrics = {row["metric"] for row in said["experiments"]["drift"]["rows"]}
+    result, _ = document(
+        "reproduce", "riabov2003", "--experiment", "drift", *words, "--out", tmp_path / "out"
+    )
+    metrics = {row["metric"] for row in result["experiments"]["drift"]["rows"]}
     assert metrics == {"improvement_pct", "replanned_of_scratch_pct", "recovered_pct"}
     assert (tmp_path / "out" / "riabov2003-drift.svg").exists()

@@ -14,6 +14,7 @@ from narrowcast.lab.papers.base import Experiment, check_seeds
 from narrowcast.lab.papers.riabov2003.figure_6 import THRESHOLDS, _claims
 from narrowcast.lab.study import tables_of
 from support.command import call, document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +28,11 @@ def rows() -> dict[tuple[str, float | None], float]:
     params = PAPERS["riabov2003"]["figure-6"].settings(
         "paper", {"modes": "9", "learn": "4000", "groups": "11"}
     )
-    told: list[tuple[str, int, int]] = []
-    study = Study((5, 6), params, lambda *said: told.append(said))
+    progress: list[tuple[str, int, int]] = []
+    study = Study((5, 6), params, lambda *report: progress.append(report))
     outcome = PAPERS["riabov2003"]["figure-6"].run(study)
-    assert [said[1:] for said in told] == [(done, 10) for done in range(10)]
-    assert told[4][0] == "modes 9, seed 5, groups 11, method partial"
+    assert [report[1:] for report in progress] == [(done, 10) for done in range(10)]
+    assert progress[4][0] == "modes 9, seed 5, groups 11, method partial"
     assert len(outcome.notes) == 5
     return {(row.series, row.x): row.measured for row in outcome.rows}
 
@@ -58,8 +59,8 @@ def test_tables_and_sentences_at_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     places = (0.0, 0.1, 0.2, 0.3, 0.4)
     rows = [ResultRow.of("macqueen/9/61/break-even", x, "improvement_pct", [55.5, 66.6]) for x in places]
-    told = tables_of("figure-6", Outcome(rows, notes=["The first. " * 9, "The second."]))
-    show({}, told, as_json=False)
+    tables = tables_of("figure-6", Outcome(rows, notes=["The first. " * 9, "The second."]))
+    show({}, tables, as_json=False)
     shown = capsys.readouterr().out
     words = {word for line in shown.splitlines() if "│" in line for word in line.split("│")[1].split()}
     assert words == {"macqueen,", "9,", "61,", "break-even"}
@@ -100,8 +101,8 @@ def test_the_figure_at_the_papers_size(edges: str) -> None:
             assert even >= best - 0.5, series
     if edges == "levels":
         asked = {"1/11": 72, "4/11": 54, "9/11": 57, "1/61": 80, "4/61": 70, "9/61": 64}
-        for setting, said in asked.items():
-            assert abs(value[f"pairwise/{setting}", 0.15] - said) <= (6 if setting == "4/11" else 4)
+        for setting, printed in asked.items():
+            assert abs(value[f"pairwise/{setting}", 0.15] - printed) <= (6 if setting == "4/11" else 4)
         for setting, least in {"9/11": 70, "9/61": 81, "1/61": 86}.items():
             assert value[f"partial/{setting}", None] >= least
 
@@ -109,9 +110,9 @@ def test_the_figure_at_the_papers_size(edges: str) -> None:
 def test_the_command(tmp_path: Path) -> None:
     words = ["riabov2003", "--scale", "small", "--seeds", "0", *SMALL]
     words += ["--experiment", "figure-6", "--experiment", "figure-3"]
-    said, _ = document("reproduce", *words, "--out", tmp_path / "out")
-    assert (said["paper"], said["seeds"], said["scale"]) == ("riabov2003", [0], "small")
-    figure = said["experiments"]["figure-6"]
+    result, _ = document("reproduce", *words, "--out", tmp_path / "out")
+    assert (result["paper"], result["seeds"], result["scale"]) == ("riabov2003", [0], "small")
+    figure = result["experiments"]["figure-6"]
     assert figure["params"]["learn"] == 1500
     series: set[Any] = {row["series"] for row in figure["rows"]}
     assert {"pairwise/9/11", "pairwise/9/11/break-even", "partial/1/11"} <= series
@@ -120,29 +121,30 @@ def test_the_command(tmp_path: Path) -> None:
     found = {path.name for path in (tmp_path / "out").iterdir()}
     pictures = {f"riabov2003-figure-{n}.{kind}" for n in (3, 6) for kind in ("png", "svg")}
     assert found == {"results.json", "report.html", *pictures}
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == said
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == result
     shown = call("reproduce", "riabov2003", "--experiment", "figure-3", "--out", tmp_path / "again")
     assert shown.exit_code == 0
     assert "transit_nodes" in shown.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["riabov2004"], "unknown paper 'riabov2004'; did you mean 'riabov2003'?"),
-        (["riabov2003", "--experiment", "figure-7"], "riabov2003 has no experiment 'figure-7' here; known:"),
-        (["riabov2003", "--seeds", "a"], "seeds is 'a'; write whole numbers joined by commas"),
-        (["riabov2003", "--seeds", "1,1"], "seeds is '1,1'; name each seed once"),
-        (["riabov2003", "--scale", "huge"], "--scale is 'huge'; give paper or small"),
-        (["riabov2003", "--set", "modes"], "'modes' sets nothing; write key=value"),
-        (["riabov2003", "--set", "mode=9"], "no experiment here has a parameter 'mode'; there are:"),
-        (["riabov2003", "--set", "modes=x"], "modes is 'x'; give a value like"),
-        (["riabov2003", "--set", "multicast=wide", "--experiment", "figure-6"], "give one of dense, alm"),
-        (["riabov2003", "--set", "edges=none"], "edges is 'none'; give one of"),
+        (["riabov2004"], ["'riabov2004'", "'riabov2003'"]),
+        (["riabov2003", "--experiment", "figure-7"], ["'figure-7'"]),
+        (["riabov2003", "--seeds", "a"], ["seeds", "'a'"]),
+        (["riabov2003", "--seeds", "1,1"], ["seeds", "'1,1'"]),
+        (["riabov2003", "--scale", "huge"], ["--scale", "'huge'"]),
+        (["riabov2003", "--set", "modes"], ["'modes'"]),
+        (["riabov2003", "--set", "mode=9"], ["'mode'"]),
+        (["riabov2003", "--set", "modes=x"], ["modes", "'x'"]),
+        (["riabov2003", "--set", "multicast=wide", "--experiment", "figure-6"], ["multicast", "'wide'"]),
+        (["riabov2003", "--set", "edges=none"], ["edges", "'none'"]),
     ],
 )
-def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refusal("reproduce", *words, "--out", tmp_path / "out")
+def test_bad_words(words: list[str], shown: list[str], tmp_path: Path) -> None:
+    message = refusal("reproduce", *words, "--out", tmp_path / "out")
+    assert all(value in message for value in shown), message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,7 +153,7 @@ def test_rows_and_settings() -> None:
     assert (row.measured, row.spread, row.paper) == (2.0, 1.0, 2.5)
     experiment = Experiment("", lambda _: Outcome([]), {"n": 5, "k": [1, 2]}, {"n": 2})
     assert experiment.settings("small", {"k": "7,8", "other": "x"}) == {"n": 2, "k": [7, 8]}
-    with pytest.raises(ParameterError, match="scale is 'none'"):
+    with refused(ParameterError, parameter="scale", value="none"):
         experiment.settings("none", {})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="seed is -1"):
+    with refused(ParameterError, parameter="seed", value=-1):
         check_seeds("-1")

@@ -31,26 +31,26 @@ def run(name: str, seeds: tuple[int, ...] = (0,), scale: Any = "small", **given:
 
 def test_the_command(tmp_path: Path) -> None:
     words = [word for key, value in {**TINY, "hours": "24"}.items() for word in ("--set", f"{key}={value}")]
-    said, _ = document(
+    result, _ = document(
         "reproduce", "tamara2007", "--scale", "small", "--seeds", "0", *words, "--out", tmp_path / "out"
     )
     names = ["table-2", "table-3", *(f"figure-{n}" for n in range(5, 10))]
-    assert list(said["experiments"]) == names
+    assert list(result["experiments"]) == names
     for name in names:
         for kind in ("png", "svg"):
             assert (tmp_path / "out" / f"tamara2007-{name}.{kind}").stat().st_size > 10_000
-    rows = said["experiments"]["table-2"]["rows"]
+    rows = result["experiments"]["table-2"]["rows"]
     assert {row["series"] for row in rows} >= {f"{method}/{model}" for method in METHODS for model in MODELS}
     assert all(row["paper"] is None for row in rows)  # it is not the paper's workload
     assert "Scribe" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_function_that_is_not_there(tmp_path: Path) -> None:
-    said = refusal(
+    message = refusal(
         "reproduce", "tamara2007", "--experiment", "table-2", "--scale", "small", "--set", "function=cubic",
         "--out", tmp_path / "out",
     )  # fmt: skip
-    assert "cost_m is 'cubic'; give linear, log, sqrt" in said
+    assert "cost_m='cubic'" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -100,7 +100,7 @@ def test_other_functions_of_size() -> None:
         assert rows["tamara/average", None, "oc_change_pct"].measured < 0
 
 
-def test_what_is_the_same_is_run_once() -> None:
+def test_equal_runs_are_cached() -> None:
     given: dict[str, Any] = {
         "model": "average", "seed": 5, "users": 40, "topics": 20, "p_in": 0.9, "home": 2,
         "function": "linear", "windows": 3, "shift": "none", "days": 61.0,

@@ -45,7 +45,7 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
-def test_every_run_tells_what_the_simulator_does(name: str) -> None:
+def test_every_run_has_the_statistics_of_the_simulator(name: str) -> None:
     panel, given = SAME[name]
     rows, _ = run(name, (0, 1))
     for method in METHODS:
@@ -54,15 +54,15 @@ def test_every_run_tells_what_the_simulator_does(name: str) -> None:
             history(method=method, model="average", seed=seed, **ONE, **given)[-1] for seed in (0, 1)
         ]
         last = max((x for one, x, _ in rows if one == series and x is not None), default=None)
-        told = {metric: row for (one, x, metric), row in rows.items() if (one, x) == (series, last)}
+        last_row = {metric: row for (one, x, metric), row in rows.items() if (one, x) == (series, last)}
         for short, metric in STATISTICS.items():
-            assert told[metric].measured == pytest.approx(sum(end[short] for end in ends) / 2)
-        by_kind = [metric for metric in told if metric.startswith(("messages_", "updates_"))]
+            assert last_row[metric].measured == pytest.approx(sum(end[short] for end in ends) / 2)
+        by_kind = [metric for metric in last_row if metric.startswith(("messages_", "updates_"))]
         by_kind = [metric for metric in by_kind if metric != "messages_per_interval"]
         assert by_kind == (MESSAGES + UPDATES if method in ("tamara", "tamara-tidy", "static") else [])
         for metric in by_kind:
-            assert told[metric].measured == pytest.approx(sum(end[metric] for end in ends) / 2)
-        assert ("overhead_pct" in told) == method.startswith("tamara")
+            assert last_row[metric].measured == pytest.approx(sum(end[metric] for end in ends) / 2)
+        assert ("overhead_pct" in last_row) == method.startswith("tamara")
 
 
 def test_packages() -> None:
@@ -90,9 +90,9 @@ def test_clusters_over_time() -> None:
 
 
 @pytest.mark.parametrize("adapt", [True, False])
-def test_what_it_takes_to_begin_is_not_counted(adapt: bool) -> None:
+def test_initialization_is_not_counted(adapt: bool) -> None:
     given: dict[str, Any] = {"model": "average", "seed": 3, **ONE, "days": 61.0, "shift": "clustered"}
-    told = history(method="tamara" if adapt else "static", **given)[-1]
+    last_row = history(method="tamara" if adapt else "static", **given)[-1]
     feeds = workload(**given)
     first, changes = feeds.interest(), feeds.tables()["changes"]
     seconds = 61 * 86_400.0
@@ -102,13 +102,13 @@ def test_what_it_takes_to_begin_is_not_counted(adapt: bool) -> None:
     assert min(made["join"], sent["resub"]) > 0
     for batch, _ in following.states():
         planner.update(batch)
-    assert {name: told[name] for name in MESSAGES + UPDATES} == {
+    assert {name: last_row[name] for name in MESSAGES + UPDATES} == {
         **{f"messages_{kind}": count - sent[kind] for kind, count in planner.messages_.items()},
         **{f"updates_{kind}": count - made[kind] for kind, count in planner.updates_.items()},
     }
 
 
-def test_clusters_that_stay_tell_what_it_took_to_make_them() -> None:
+def test_static_clusters_report_the_messages_that_made_them() -> None:
     """Counting goes on from the planner that made them to the one that keeps them."""
     given: dict[str, Any] = {"model": "average", "seed": 3, **ONE, "windows": 10, "shift": "none"}
     made, kept = (history(method=method, days=61.0, **given) for method in ("tamara", "static"))
@@ -116,7 +116,9 @@ def test_clusters_that_stay_tell_what_it_took_to_make_them() -> None:
         sent: list[Any] = [row[kind] for row in kept]
         assert sent == sorted(sent)
         assert sent[0] == made[0][kind]  # until then they are the same
-    assert kept[-1]["messages_survey"] == kept[0]["messages_survey"]  # who does not adapt asks nobody
+    assert (
+        kept[-1]["messages_survey"] == kept[0]["messages_survey"]
+    )  # `static` stops asking after it stops adapting
     assert all(kept[-1][kind] != made[-1][kind] for kind in ("messages_survey", "updates_pair"))
 
 
@@ -124,8 +126,8 @@ def test_clusters_that_stay_tell_what_it_took_to_make_them() -> None:
 def test_several_models(name: str, panels: tuple[str, ...]) -> None:
     given: dict[str, Any] = {"days": "1.0"} if name == "figure-6" else {}
     rows, outcome = run(name, model="average,frequent", **given)
-    ((records, said),) = outcome.charts.values()
-    assert "average, frequent events" in said
+    ((records, caption),) = outcome.charts.values()
+    assert "average, frequent events" in caption
     assert len({record["panel"] for record in records}) == 2 * len(panels)
     alone: Rows = {}
     for model, behind in (("average", ""), ("frequent", "/frequent")):

@@ -14,7 +14,7 @@ from narrowcast.lab.papers.tariq2012.scaling import (
     DELAYS,
     FIGURE_4,
     MANY,
-    Many,
+    ManyHistories,
     _cluster,
     _load,
     _printed,
@@ -80,10 +80,10 @@ def test_times_loads_and_quality(outcome: Any) -> None:
     }  # fmt: skip
 
 
-def test_numbers_of_the_paper_stand_beside_its_own_setting() -> None:
-    said = _printed(FIGURE_4.settings("paper", {}))
-    assert said["rassoc/plain", MANY, "seconds"] == 5
-    assert said["ncut/plain", MANY, "root_seconds"] == 25
+def test_numbers_of_the_paper_are_shown_for_its_setting_only() -> None:
+    printed = _printed(FIGURE_4.settings("paper", {}))
+    assert printed["rassoc/plain", MANY, "seconds"] == 5
+    assert printed["ncut/plain", MANY, "root_seconds"] == 25
     assert _printed(FIGURE_4.settings("paper", {"zipf": "3"})) == {}
 
 
@@ -115,7 +115,7 @@ def test_the_slowest_branch_one_by_one() -> None:
     assert branch_seconds(tree, report, ("local", "projection"), passes=0, rng=rng) > slowest
 
 
-def test_what_is_sent_to_the_root_is_its_load() -> None:
+def test_messages_to_the_root_are_its_load() -> None:
     wants = np.random.default_rng(4).random((200, 60)) < 0.15
     planner: Any = PLANNERS["ncut"](channels=4, levels=3, groups=8, landmarks=0.4, dimensions=3).fit(
         Interest(wants)
@@ -139,7 +139,7 @@ def test_what_is_sent_to_the_root_is_its_load() -> None:
 def test_many_subscriptions() -> None:
     given: Any = {"clusters": 50, "dimensions": 50}
     for seed in (231, 232):
-        many = Many.make(seed=seed, size=MANY, **given, **PAPER)
+        many = ManyHistories.make(seed=seed, size=MANY, **given, **PAPER)
         row: dict[str, Any] = {
             method: _cluster(
                 many, method=method, size=MANY, seed=seed, history=20, members=500, share=0.25, **given

@@ -20,6 +20,7 @@ from narrowcast.lab.spark.sweep import run_sweep
 from narrowcast.model.interest import Interest
 from narrowcast.planning import PLANNERS
 from support.command import document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +48,10 @@ def run(name: str, seeds: tuple[int, ...] = (0, 1), scale: Any = "small", **give
 
 def test_the_command(tmp_path: Path) -> None:
     words = [word for each in TINY for word in ("--set", each)]
-    said, _ = document(
+    result, _ = document(
         "reproduce", "tock2005", "--scale", "small", "--seeds", "0", *words, "--out", tmp_path / "out"
     )
-    assert list(said["experiments"]) == [
+    assert list(result["experiments"]) == [
         "workload",
         "figure-4",
         "figure-5",
@@ -62,19 +63,19 @@ def test_the_command(tmp_path: Path) -> None:
     names = ("figure-4", "figure-5", "figure-6", "figure-7", "baselines")
     pictures = {f"tock2005-{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert found == {"results.json", "report.html", *pictures}
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == said
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == result
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    series = {row["series"] for row in said["experiments"]["figure-6"]["rows"]}
+    series = {row["series"] for row in result["experiments"]["figure-6"]["rows"]}
     assert series == {
         f"hierarchical-gf/{groups}{prices}"
         for groups in (3, "sessions")
         for prices in ("", "/0.1/1.9", "/1.6/0.4")
     }
-    assert {row["metric"] for row in said["experiments"]["figure-7"]["rows"]} == {"cx_over_cf"}
-    of_measured = said["experiments"]["figure-5"]
+    assert {row["metric"] for row in result["experiments"]["figure-7"]["rows"]} == {"cx_over_cf"}
+    of_measured = result["experiments"]["figure-5"]
     assert of_measured["params"]["h"] == [1, 40]
     # No number of the paper stands beside one of a smaller workload, but for what does not hang on it.
-    for name, experiment in said["experiments"].items():
+    for name, experiment in result["experiments"].items():
         printed = {row["series"] for row in experiment["rows"] if row["paper"] is not None}
         assert printed <= ({"alpha", "beta"} if name == "figure-5" else set()), name
 
@@ -116,7 +117,7 @@ def test_the_workload_at_the_papers_size() -> None:
 
 def test_figure_4_counts_every_wish() -> None:
     rows, outcome = run("figure-4", seeds=(3,), flows="1001", users="101", markets="1")
-    records, said = outcome.charts["tock2005-figure-4"]
+    records, caption = outcome.charts["tock2005-figure-4"]
     squares = [each for each in records if each["panel"] == "interest"]
     # 1001 flows in columns of five, 101 users in rows of two.
     wishes = sum(each["wanted"] / 100 * 5 * 2 for each in squares)
@@ -127,7 +128,7 @@ def test_figure_4_counts_every_wish() -> None:
     assert rows["workload", None, "wishes"].measured == interest.n_wants
     assert [each["name"] for each in records if each["panel"] == "market"] == ["market 1"]
     assert max(each["rate"] for each in records if each["panel"] == "rate") == 1000
-    assert "seed 3" in said
+    assert "seed 3" in caption
 
 
 def test_figure_5_is_measured() -> None:
@@ -144,7 +145,7 @@ def test_figure_5_is_measured() -> None:
     assert EXPERIMENTS["figure-5"].params["h"] == list(AGGREGATION)
 
 
-def test_figure_6_is_what_plans_cost() -> None:
+def test_figure_6_has_the_costs_of_plans() -> None:
     given = {"sessions": "5,20", "groups": "5"}
     rows, outcome = run("figure-6", (4,), **given)
     params = EXPERIMENTS["figure-6"].settings("small", given)
@@ -175,9 +176,9 @@ def test_figure_7_keeps_the_order_of_methods() -> None:
     assert max(at, key=at.__getitem__) == "hierarchical-sf"
     assert at["hierarchical-it"] <= at["hierarchical-rra"] <= at["hierarchical-gf"]
     assert at["joint"] <= 1.01 * at["hierarchical-it"]
-    records, said = outcome.charts["tock2005-figure-7"]
+    records, caption = outcome.charts["tock2005-figure-7"]
     assert {each["kind"] for each in records} == {"method"}  # the paper's axis is of its own size
-    assert "grey" not in said
+    assert "grey" not in caption
 
 
 def test_baselines() -> None:
@@ -200,7 +201,7 @@ def test_baselines() -> None:
     assert len(outcome.notes) == 5
 
 
-def test_a_hybrid_plan_leaves_nobody_out() -> None:
+def test_a_hybrid_plan_reaches_all_readers() -> None:
     rng = np.random.default_rng(6)
     interest = Interest(rng.random((20, 60)) < 0.06, rng.random(60))
     plan = hybrid_plan(interest, method="joint", groups=2, sessions=4, seed=0, sweeps=20)
@@ -208,8 +209,8 @@ def test_a_hybrid_plan_leaves_nobody_out() -> None:
     audience = interest.audience()
     assert plan.unicast.nnz == np.count_nonzero(audience == 1)
     assert np.array_equal(np.diff(plan.carries.indptr) > 0, audience > 1)
-    nobody = Interest(np.zeros((2, 3)))
-    assert hybrid_plan(nobody, method="hierarchical-gf", groups=2, sessions=2, seed=0, sweeps=1).n_groups == 0
+    empty = Interest(np.zeros((2, 3)))
+    assert hybrid_plan(empty, method="hierarchical-gf", groups=2, sessions=2, seed=0, sweeps=1).n_groups == 0
 
 
 @pytest.mark.parametrize("rates", [[0.0, 0.0], [1.0, 0.0]])
@@ -220,28 +221,30 @@ def test_flows_without_messages_have_a_share(rates: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("word", "value"),
     [
-        (["flows=0"], "flows is '0'; give a whole number of at least 1"),
-        (["share=0"], "share is 0.0; give a number above 0 and up to 1"),
-        (["share=2"], "share is 2.0; give a number above 0 and up to 1"),
-        (["rates=steep"], "rates is 'steep'; give one of zipf, flat"),
-        (["groups=x"], "groups is 'x'; give a value like [10]"),
-        (["groups=10,10"], "groups is tried at [10, 10]; name each value once"),
-        (["columns=3"], "no experiment here has a parameter 'columns'; there are:"),
+        ("flows=0", "'0'"),
+        ("share=0", "0.0"),
+        ("share=2", "2.0"),
+        ("rates=steep", "'steep'"),
+        ("groups=x", "'x'"),
+        ("groups=10,10", "[10, 10]"),
+        ("columns=3", "'columns'"),
     ],
 )
-def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
-    given = [word for each in words for word in ("--set", each)]
+def test_bad_words(word: str, value: str, tmp_path: Path) -> None:
+    given = ["--set", word]
     chosen = ["--experiment", "figure-7", "--scale", "small", "--seeds", "0"]
-    assert message in refusal("reproduce", "tock2005", *chosen, *given, "--out", tmp_path / "out")
+    message = refusal("reproduce", "tock2005", *chosen, *given, "--out", tmp_path / "out")
+    assert word.partition("=")[0] in message
+    assert value in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_settings_of_a_measurement() -> None:
-    with pytest.raises(ParameterError, match=r"seconds=0\.0"):
+    with refused(ParameterError, parameter="seconds", value=0.0):
         run("figure-5", seconds="0.0")
-    with pytest.raises(ParameterError, match=r"=1000: .* 1 to 327"):
+    with refused(ParameterError, 1000, 327):
         run("figure-5", h="1,1000")
 
 
@@ -255,8 +258,8 @@ SEEDS = (10, 11, 12, 13, 14)
 @pytest.mark.paper
 def test_groups_first_at_the_papers_size() -> None:
     rows, _ = run("figure-6", SEEDS, "paper")
-    for series, n, said in (("50", 50, 0.294), ("50", 1000, 0.161), ("100", 1000, 0.113)):
-        assert rows[f"hierarchical-gf/{series}", n, "cx_over_cf"].measured == pytest.approx(said, rel=0.05)
+    for series, n, printed in (("50", 50, 0.294), ("50", 1000, 0.161), ("100", 1000, 0.113)):
+        assert rows[f"hierarchical-gf/{series}", n, "cx_over_cf"].measured == pytest.approx(printed, rel=0.05)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Rao, Chen, Fu 2009: filters on machines that share the ranges of attributes, divided and merged."""
+"""Rao, Chen, Fu 2009 (COBAS): filters on machines that share ranges of attributes, in trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 6(d): how long events take to subscribers, by number of machines, with and without caching."""
+"""Figure 6(d): latency of events to subscribers, by number of machines, with and without caching."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
+    caption_of,
     count,
     delays_of,
-    held,
     overlay_of,
-    said_of,
     size_note,
-    told,
+    traffic_record,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 from narrowcast.planning.ranges.merging import Merging
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-    #: By series and place, the mean.
+    #: Mean by series and number of machines.
     Means = dict[tuple[str, float], float]
 
-#: The three that the figure has, and behind the name, where publishers recall earlier lookups.
+#: The three systems of the figure, and the suffix of series in which publishers remember earlier lookups.
 THREE, CACHED = ("multi-1d", "dr-tree", "cobas"), "cached"
-#: Until a subscriber has an event, on average, and until the last of those that are followed has it.
+#: Mean hops and seconds to a subscriber, and to the last of the traced subscribers.
 HOPS, LAST_HOPS, SECONDS, LAST = "hops", "last_hops", "latency_s", "last_latency_s"
-TOLD = (HOPS, LAST_HOPS, SECONDS, LAST)
+LATENCY = (HOPS, LAST_HOPS, SECONDS, LAST)
 PANELS = {
     HOPS: "hops to a subscriber",
     LAST_HOPS: "hops to the last",
@@ -50,7 +50,6 @@ PANELS = {
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
 ) -> MachineRings:
-    """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
     )
@@ -59,7 +58,7 @@ def _made(
 def _trial(
     overlay: MachineRings, *, system: str, seed: int, kappa: float, recalled: int, **params: Any
 ) -> list[Record]:
-    """Return how long events take in a system, without caching and with."""
+    """Return latencies of a system, without caching and with."""
     charges, links = overlay.charges(kappa=kappa), Links(overlay.n_nodes, seed=seed)
     rows: list[Record] = []
     merging = Merging(charges=charges, seed=seed).fit(overlay.hubs) if system == "cobas" else None
@@ -84,13 +83,13 @@ def _trial(
                 LAST: trips.last(trip.seconds),
             }
         )
-    beside = told(traffic, charges.message)
+    beside = traffic_record(traffic, charges.message)
     rows[0] |= {name: beside[name] for name in MAIN}
     return rows
 
 
 def _figure_6d(study: Study) -> Outcome:
-    """Run all systems along the number of machines."""
+    """Run all systems for all numbers of machines."""
     params = dict(study.params)
     places = params["nodes"]
     fixed = {key: value for key, value in params.items() if key != "nodes"}
@@ -99,12 +98,12 @@ def _figure_6d(study: Study) -> Outcome:
     found: dict[tuple[str, float, str], list[float]] = {}
     for row in study.run(sweep).rows:
         values: dict[str, Any] = dict(row)
-        for metric in (*TOLD, *MAIN):
+        for metric in (*LATENCY, *MAIN):
             if metric in values:
                 key = values["series"], values["nodes"], metric
                 found.setdefault(key, []).append(values[metric])
     rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
-    rows.sort(key=lambda row: [*TOLD, *MAIN].index(row.metric))
+    rows.sort(key=lambda row: [*LATENCY, *MAIN].index(row.metric))
     marks = [
         {"panel": PANELS[row.metric], "place": list(PANELS).index(row.metric), "x": row.x,
          "system": NAMES[row.series.partition("/")[0]], "way": row.series.partition("/")[2] or "plain",
@@ -116,15 +115,15 @@ def _figure_6d(study: Study) -> Outcome:
         {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}, places, params["recalled"]
     )
     notes += size_note(params, ("filters", "attributes"))
-    said = said_of(params, len(study.seeds), without="nodes")
-    main = [row for row in rows if row.metric in TOLD]
+    caption = caption_of(params, len(study.seeds), without="nodes")
+    main = [row for row in rows if row.metric in LATENCY]
     return Outcome(
-        main, {"cobas2009-figure-6d": (marks, said)}, notes, [row for row in rows if row.metric in MAIN]
+        main, {"cobas2009-figure-6d": (marks, caption)}, notes, [row for row in rows if row.metric in MAIN]
     )
 
 
 def _claims(value: dict[tuple[str, float, str], float], places: Sequence[float], recalled: int) -> list[str]:
-    """Hold what the paper says of latency against what came out."""
+    """Return notes that compare the paper's claims on latency with the results."""
     notes = []
     last = places[-1]
     for metric, unit in (
@@ -138,7 +137,7 @@ def _claims(value: dict[tuple[str, float, str], float], places: Sequence[float],
         parts = ", ".join(f"{NAMES[s]} {value[s, last, metric]:.2f}" for s in THREE)
         cached = ", ".join(f"{NAMES[s]} {value[f'{s}/{CACHED}', last, metric]:.2f}" for s in THREE)
         differ = any(len({value[s, x, metric] for s in THREE}) > 1 for x in places)
-        high, low = (held(len(where) == len(places) if differ else None) for where in (most, least))
+        high, low = (verdict(len(where) == len(places) if differ else None) for where in (most, least))
         notes.append(
             f"By {unit}. The paper: multi-1D has the highest latency: {high}; COBAS the lowest: {low}. Here "
             f"with {count(last, 'machine')} {parts}; "

@@ -1,4 +1,4 @@
-"""Figure 7(a): how loads are spread before and after balancing, and with copies of what is popular."""
+"""Figure 7(a): distribution of loads before and after balancing, and with copies of popular filters."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    held,
+    caption_of,
     overlay_of,
-    said_of,
     size_note,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 from narrowcast.planning.ranges.merging import Merging
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: The states that loads are told in, and the loads.
+#: The states in which loads are measured, and the loads.
 STATES, LOADS = ("before", "balanced", "replicated"), ("storage", "matching")
 OVER, OVER_LOAD, TOP = "overloaded_nodes_pct", "overloaded_load_pct", "top_nodes_load_pct"
-#: What the paper prints: machines with more than 10 times the mean, per cent, and their share of the load.
+#: The paper's numbers: machines with more than 10 times the mean in per cent, and their share of the load.
 PRINTED = {
     ("storage/before", OVER): 1.02,
     ("storage/before", OVER_LOAD): 47.12,
@@ -53,7 +53,7 @@ PRINTED = {
     ("matching/balanced", OVER): 0.27,
     ("matching/balanced", OVER_LOAD): 5.25,
 }
-#: The share of machines that the paper tells the load of.
+#: The share of machines whose load the paper prints.
 _TOP = 0.0102
 #: Points of a curve.
 _POINTS = 60
@@ -62,7 +62,7 @@ _NAMES = {"before": "as wide ranges", "balanced": "balanced", "replicated": "bal
 
 
 def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, **sizes: Any) -> list[Record]:
-    """Return loads before and after balancing, and with copies, by events that nothing was decided by."""
+    """Return loads before and after balancing, and with copies, measured by events not used to balance."""
     check_whole("events", events, least=2)
     overlay = overlay_of(seed=seed, tried=events, **sizes)
     merging = Merging(charges=overlay.charges(kappa=kappa), seed=seed).fit(overlay.hubs)
@@ -75,9 +75,9 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     copies = replicate(loads_of(after.stretches, seen), share=copied)
     before, balanced = loads_of(start, unseen), loads_of(after.stretches, unseen)
     rows: list[Record] = []
-    rows += _told("before", before, before.of, overlay.n_filters, limit)
-    rows += _told("balanced", balanced, balanced.of, overlay.n_filters, limit)
-    rows += _told(
+    rows += _records_of("before", before, before.of, overlay.n_filters, limit)
+    rows += _records_of("balanced", balanced, balanced.of, overlay.n_filters, limit)
+    rows += _records_of(
         "replicated", balanced, lambda what: copies.spread(balanced, what), overlay.n_filters, limit
     )
     rows.append(
@@ -100,10 +100,10 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     return rows
 
 
-def _told(
+def _records_of(
     state: str, loads: Loads, of: Callable[[str], NDArray[np.float64]], filters: float, limit: float
 ) -> list[Record]:
-    """Return what is told of a state: of either load, and of both together; and its curves."""
+    """Return the records of a state: of either load, of both together, and its curves."""
     work, storage = of("work"), of("storage")
     rows: list[Record] = [
         {
@@ -136,13 +136,13 @@ def _told(
 
 
 def _over_mean(load: NDArray[np.float64]) -> float:
-    """Return the most over the mean; 1 where there is none."""
+    """Return the largest load over the mean; 1 if there is none."""
     mean = float(load.mean())
     return float(load.max()) / mean if mean > 0 else 1.0
 
 
 def _figure_7a(study: Study) -> Outcome:
-    """Run all seeds, and say what came out."""
+    """Run all seeds, and compare with the paper."""
     params = dict(study.params)
     limit = capacity_factor(params["kappa"], above=1)
     found: dict[tuple[str, str], list[float]] = {}
@@ -170,40 +170,40 @@ def _figure_7a(study: Study) -> Outcome:
         if np.mean(values) > 0
     ]  # fmt: skip
     value = {(row.series, row.metric): row.measured for row in rows}
-    said = said_of(params, len(study.seeds))
-    told = (OVER, OVER_LOAD, TOP, MACHINES, REPLICATION, WORK)
+    caption = caption_of(params, len(study.seeds))
+    main = (OVER, OVER_LOAD, TOP, MACHINES, REPLICATION, WORK)
     return Outcome(
-        [row for row in rows if row.metric in told],
-        {"cobas2009-figure-7a": (marks, said)},
+        [row for row in rows if row.metric in main],
+        {"cobas2009-figure-7a": (marks, caption)},
         [*_claims(value, limit, params["nodes"]), *notes],
-        [row for row in rows if row.metric not in told],
+        [row for row in rows if row.metric not in main],
     )
 
 
 def _claims(value: dict[tuple[str, str], float], limit: float, machines: int) -> list[str]:
-    """Hold what the paper says of loads against what came out."""
-    # So few machines that none can have as many times the mean, or any number, have nothing to balance.
+    """Return notes that compare the paper's claims on loads with the results."""
+    # With so few machines that none can exceed the limit, or without a limit, there is nothing to balance.
     none = machines <= limit
     nodes, load, most = (value["storage/before", metric] for metric in (OVER, OVER_LOAD, TOP))
     near = abs(nodes - 1.02) <= 0.5 and abs(load - 47.12) <= 10
     first = (
         "The paper: before balancing, 1.02 % of machines have 47.12 % of what is stored. Here "
         f"{nodes:.2f} % have more than {limit:g} times the mean, and {load:.1f} % of it; the fullest 1.02 % "
-        f"have {most:.1f} %: {held(None if none else near)}. Ranges are as wide as any other then."
+        f"have {most:.1f} %: {verdict(None if none else near)}. Ranges are as wide as any other then."
     )
     after = value["storage/balanced", OVER]
     same = not (nodes or after)
     second = (
         f"The paper: after it, none stores too much. Here {after:.2f} % do: "
-        f"{held(None if none or same else after == 0)}."
+        f"{verdict(None if none or same else after == 0)}."
     )
     nodes, load = (value["matching/balanced", metric] for metric in (OVER, OVER_LOAD))
     before = [value["matching/before", metric] for metric in (OVER, OVER_LOAD)]
     third = (
         "The paper: too many events come to 0.27 % of machines, 5.25 % of all. Here before "
         f"{before[0]:.2f} % and {before[1]:.1f} %, after {nodes:.2f} % and {load:.1f} %: "
-        f"{held(None if none else nodes <= 0.27 and load <= 5.25)} in size; fewer than before: "
-        f"{held(None if none or not (nodes or before[0]) else nodes < before[0])}. A key that every event "
+        f"{verdict(None if none else nodes <= 0.27 and load <= 5.25)} in size; fewer than before: "
+        f"{verdict(None if none or not (nodes or before[0]) else nodes < before[0])}. A key that every event "
         "comes to can be cut, but events come to all its parts."
     )
     nodes, load = (value["matching/replicated", metric] for metric in (OVER, OVER_LOAD))

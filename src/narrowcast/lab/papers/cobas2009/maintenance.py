@@ -1,4 +1,4 @@
-"""Figure 7(b): what it takes when filters are added and taken away, and machines come and go."""
+"""Figure 7(b): cost of adding and removing filters, and of machines that join and leave."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    held,
+    caption_of,
     listed,
     overlay_of,
-    said_of,
     size_note,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 from narrowcast.planning.ranges.merging import Merging
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What happens, and what it is called in the picture.
+#: Kinds of changes, and their names in the picture.
 SERIES = {
     "filters/insert": "filters added",
     "filters/delete": "filters taken away",
@@ -49,16 +49,16 @@ SERIES = {
     "nodes/rebalance": "balancing after machines came and went",
 }
 GB, MESSAGES, EACH = "gb", "messages", "kb_per_operation"
-#: The share that changes, for there are only whole filters and machines.
+#: Metric of the share that actually changes, after rounding to whole filters and machines.
 CHANGED = "share_pct"
-#: In which of these every operation is counted by itself.
+#: Kinds of changes whose cost is per operation.
 _LOADS = (MACHINES, REPLICATION, WORK)
 
 
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **params: Any
 ) -> tuple[Any, ...]:
-    """Return trees on machines that are balanced, and what links these have."""
+    """Return trees on balanced machines, and the links of machines."""
     overlay = overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions,
         tried=params["events"],
@@ -71,17 +71,17 @@ def _made(
 
 
 def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> list[Record]:
-    """Return what it takes when a share of filters and of machines changes."""
+    """Return the cost of changing a share of filters and of machines."""
     overlay, merging, even, at, links = made
     drawn, filters, nodes = params["subscriptions"], params["filters"], overlay.n_nodes
     more, machines = changing(share, drawn, nodes)
     weight = filters / drawn
-    # Those that follow the ones there are already: of the same law, and none of them.
+    # The next draws of the workload: of the same law, and different from existing filters.
     workload = Intervals(n_subscriptions=drawn + more, attributes=params["attributes"], seed=seed)
     lo, hi = workload.ends()
     new = overlay.filters(lo[drawn:], hi[drawn:], weight)
     filed = register(merging.trees_, overlay.hubs, new, links, seed=seed)
-    came = churn(even, links, joining=machines, seed=seed)
+    joined = churn(even, links, joining=machines, seed=seed)
     failed = churn(even, links, leaving=machines, seed=seed)
     left = churn(even, links, leaving=machines, graceful=True, seed=seed)
     both = churn(even, links, leaving=machines, joining=machines, seed=seed)
@@ -89,15 +89,15 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     loads = loads_of(again.stretches, at)
     work = loads.of("work")
     rows = [
-        _told("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
-        _told("filters/delete", filed.deletion, more * weight),
-        _told("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
-        _told("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
-        _told("nodes/leave", left.total, machines),
-        _told("nodes/rebalance", again.moving, 2 * machines)
+        _record("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
+        _record("filters/delete", filed.deletion, more * weight),
+        _record("nodes/join", joined.total, machines) | {CHANGED: 100 * machines / nodes},
+        _record("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
+        _record("nodes/leave", left.total, machines),
+        _record("nodes/rebalance", again.moving, 2 * machines)
         | {"sampling_gb": again.sampling.bytes / 1e9, "moves": again.moves},
     ]
-    rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
+    rows[2] |= {"links_gb": joined.links.bytes / 1e9, "segments_gb": joined.segments.bytes / 1e9}
     rows[3] |= {"links_gb": failed.links.bytes / 1e9, "segments_gb": failed.segments.bytes / 1e9}
     rows[5] |= {
         MACHINES: loads.machines,
@@ -108,7 +108,7 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
 
 
 def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
-    """Return how many filters that are drawn and how many machines a share is, in per cent.
+    """Return the number of drawn filters, and of machines, that a share in per cent is.
 
     Examples
     --------
@@ -119,18 +119,20 @@ def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
     check_number("share", share, least=0, most=50, limit=limit)
     found = round(filters * share / 100), round(nodes * share / 100)
     if not min(found):
-        raise ParameterError(f"share is {share!r}; {limit} and of {filters:,} filters that are drawn")
+        raise ParameterError(
+            parameter="share", value=share, limit=f"{limit} and of {filters:,} drawn filters"
+        )
     return found
 
 
-def _told(series: str, toll: Toll, operations: float) -> Record:
-    """Return what is told of something that happens so many times."""
+def _record(series: str, toll: Toll, operations: float) -> Record:
+    """Return the record of the cost of a number of equal operations."""
     each = toll.bytes / operations / 1e3
     return {"series": series, GB: toll.bytes / 1e9, MESSAGES: toll.messages, EACH: each}
 
 
 def _figure_7b(study: Study) -> Outcome:
-    """Run all shares, and say what came out."""
+    """Run all shares, and compare with the paper."""
     params = dict(study.params)
     shares = params.pop("share")
     for share in shares:
@@ -150,18 +152,18 @@ def _figure_7b(study: Study) -> Outcome:
     ]  # fmt: skip
     value = {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}
     notes = [*_claims(value, shares), *size_note(params, ("nodes", "filters", "attributes"))]
-    told = (GB, MESSAGES, EACH)
-    said = said_of(params, len(study.seeds))
+    main = (GB, MESSAGES, EACH)
+    caption = caption_of(params, len(study.seeds))
     return Outcome(
-        [row for row in rows if row.metric in told],
-        {"cobas2009-figure-7b": (marks, said)},
+        [row for row in rows if row.metric in main],
+        {"cobas2009-figure-7b": (marks, caption)},
         notes,
-        [row for row in rows if row.metric not in told],
+        [row for row in rows if row.metric not in main],
     )
 
 
 def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[float]) -> list[str]:
-    """Hold what the paper says of maintenance against what came out."""
+    """Return notes that compare the paper's claims on maintenance with the results."""
 
     def sums(kind: str, share: float, metric: str) -> float:
         ways = ("join", "fail") if kind == "nodes" else ("insert", "delete")
@@ -170,15 +172,15 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
     last = shares[-1]
     dearer = [x for x in shares if sums("nodes", x, GB) > sums("filters", x, GB)]
     each = {kind: sums(kind, last, EACH) / 2 for kind in ("nodes", "filters")}
-    taken = (
+    costs = (
         "The paper: machines that come and go take relatively more than filters that are added and taken "
         f"away. Here, with {last:g} % of either, {sums('nodes', last, GB):.2f} GB against "
         f"{sums('filters', last, GB):.2f} GB, without balancing. Machines take more with "
-        f"{listed(dearer)} of {listed(shares)} %: {held(len(dearer) == len(shares))} by the same share of "
+        f"{listed(dearer)} of {listed(shares)} %: {verdict(len(dearer) == len(shares))} by the same share of "
         f"both. With {last:g} %, one machine takes {each['nodes']:,.0f} kB and one filter "
-        f"{each['filters']:,.1f} kB: {held(each['nodes'] > each['filters'])} by the piece."
+        f"{each['filters']:,.1f} kB: {verdict(each['nodes'] > each['filters'])} by the piece."
     )
-    notes = [taken]
+    notes = [costs]
     odd = [
         f"{x:g} % of machines are {value['nodes/join', x, CHANGED]:.3g} %"
         for x in shares
@@ -211,7 +213,7 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
 
 
 FIGURE_7B = Experiment(
-    "traffic of filters that are added and taken away, and of machines that come and go",
+    "traffic of adding and removing filters, and of machines that join and leave",
     _figure_7b,
     {**PAPER, "share": [1.0, 2.0, 5.0, 10.0], "events": 500, "rounds": 60},
     {**SMALL, "share": [2.0, 10.0], "events": 200},

@@ -1,4 +1,4 @@
-"""Parts for engines: what an event visits, what holds a filter, and how even work is, by scheme."""
+"""Partitioning schemes: visits per event, copies per filter, and balance of work (not in the paper)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHARE = "work_share"
 LOST = "lost_matches"
 FOUND = (COPIES, REPLICATION, WORK, SHARE, LOST)
-#: Schemes by the name of their series: what makes them, and what they are called in pictures.
+#: Schemes by the name of their series: their constructor, and their name in pictures.
 SERIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "kd/1": ("kd", {"copies": 1}, "k-d"),
     "kd/2": ("kd", {"copies": 2}, "k-d x 2 rows"),
@@ -47,9 +47,9 @@ SERIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "cobas/no-merging/random": ("cobas", {"search": "none", "routing": "random"}, "the same, random trees"),
     "hash": ("hash", {}, "hashed subscriptions"),
 }
-#: The most rows of a scheme, which all others divide.
+#: The largest number of rows of a scheme; the numbers of other schemes divide it.
 ROWS = 8
-#: Those that are no scheme, for what they come to is known, or hangs on all filters.
+#: Series that are not schemes: their cost is known in advance, or depends on all filters.
 OTHERS = {"broadcast": "broadcast index", "hilbert": "Hilbert packing"}
 #: Limits on replication and on balance with 64 parts, by series.
 ASKED = {"kd/1": (20.0, 1.5), "kd/4": (6.5, 1.25), "selective/4": (6.5, 1.25)}
@@ -60,12 +60,12 @@ PANELS = {
     WORK: "most work of a part over the mean",
     SHARE: "work, as a share of a scan",
 }
-#: Events on which it is looked whether anything is lost.
+#: Number of events to check for lost matches.
 TRIED = 200
 
 
 class _Load(NamedTuple):
-    """Filters with their ends, events to make parts for, others to measure on, what some of these match."""
+    """Filters with their ends, events to make parts from, events to measure, and matches of some of these."""
 
     filters: SubscriptionSet
     ends: tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -88,7 +88,7 @@ def _made(*, seed: int, subscriptions: int, events: int, attributes: int, **_: A
 
 
 def _trial(load: _Load, *, series: str, parts: int, seed: int, **_: Any) -> Record:
-    """Return what a scheme comes to on events that it has not seen."""
+    """Return the cost of a scheme, measured on events it was not made from."""
     lost: dict[str, Any] = {}
     if series == "broadcast":
         found = PartitionCost(1.0, float(parts), 1.0, 1.0)
@@ -105,7 +105,7 @@ def _trial(load: _Load, *, series: str, parts: int, seed: int, **_: Any) -> Reco
 
 
 def _measured(made: Parts, part: NDArray[np.int32], load: _Load) -> PartitionCost:
-    """Return what parts cost, where it is known what holds each filter."""
+    """Return the cost of parts, given the parts of each filter."""
     position, seen = made.parts_of_events(load.unseen)
     return _counted(
         np.bincount(part, minlength=made.parts), np.bincount(seen, minlength=made.parts), load, len(position)
@@ -113,14 +113,14 @@ def _measured(made: Parts, part: NDArray[np.int32], load: _Load) -> PartitionCos
 
 
 def _counted(held: NDArray[np.int64], seen: NDArray[np.int64], load: _Load, visits: int) -> PartitionCost:
-    """Return what parts cost that hold so many filters and see so many events."""
+    """Return the cost of parts with given numbers of filters and of visiting events."""
     work, n, m = held * seen, len(load.filters), len(load.unseen)
     imbalance = float(work.max() * len(work) / work.sum()) if work.any() else 1.0
     return PartitionCost(visits / max(1, m), held.sum() / max(1, n), imbalance, work.sum() / max(1, n * m))
 
 
 def lost_matches(made: Parts, load: _Load, position: NDArray[np.int64], part: NDArray[np.int32]) -> int:
-    """Return how many matches have not exactly one part in common: that of an event and that of a filter."""
+    """Return the number of matches whose event and filter do not have exactly one part in common."""
     matches, events = load.matches, load.unseen.slice(0, TRIED)
     held = position * made.parts + part
     event, visited = made.parts_of_events(events)
@@ -135,7 +135,7 @@ def lost_matches(made: Parts, load: _Load, position: NDArray[np.int64], part: ND
 
 
 def _packed(load: _Load, parts: int) -> PartitionCost:
-    """Return what it comes to when filters that follow each other on a Hilbert curve share a part."""
+    """Return the cost if consecutive filters on a Hilbert curve share a part."""
     lo, hi = (np.nan_to_num(ends, neginf=0.0, posinf=1.0) for ends in load.ends)
     bits = max(1, 63 // lo.shape[1])
     cells = np.minimum((lo + hi) / 2 * (1 << bits), (1 << bits) - 1).astype(np.uint64)
@@ -155,7 +155,9 @@ def _partitioning(study: Study) -> Outcome:
     params = dict(study.params)
     if params["parts"] % ROWS:
         raise ParameterError(
-            f"parts is {params['parts']}; give a multiple of {ROWS}, for some schemes have as many rows"
+            parameter="parts",
+            value=params["parts"],
+            limit=f"a multiple of {ROWS}, the number of rows of some schemes",
         )
     names = [*OTHERS, *SERIES]
     found: dict[tuple[str, str], list[float]] = {}
@@ -179,16 +181,16 @@ def _partitioning(study: Study) -> Outcome:
         for series in names
     ]  # fmt: skip
     many = f"{len(study.seeds)} {'seed' if len(study.seeds) == 1 else 'seeds'}"
-    said = (
+    caption = (
         f"{params['parts']} parts, {params['subscriptions']:,} filters, {params['attributes']} attributes, "
         f"{params['events']:,} events not seen before, {many}"
     )
-    chart = {"cobas2009-partitioning": (marks, said)}
+    chart = {"cobas2009-partitioning": (marks, caption)}
     return Outcome(rows, chart, _notes(mean, params))
 
 
 def _notes(mean: dict[tuple[str, str], float], params: dict[str, Any]) -> list[str]:
-    """Say what came out."""
+    """Return notes on the results."""
     lost = sum(value for (_, metric), value in mean.items() if metric == LOST)
     what = (
         "The paper has no such table: these are ways to spread filters over parts of an engine. Of the "
@@ -217,7 +219,7 @@ def _notes(mean: dict[tuple[str, str], float], params: dict[str, Any]) -> list[s
 
 
 PARTITIONING = Experiment(
-    "parts for an engine: copies of an event, replication of a filter and balance of work, by scheme",
+    "partitioning schemes: copies per event, replication of filters and balance of work",
     _partitioning,
     {"parts": 64, "attributes": 10, "subscriptions": 1_000_000, "events": 100_000},
     {"subscriptions": 20_000, "events": 20_000},

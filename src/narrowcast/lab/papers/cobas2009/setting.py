@@ -1,4 +1,4 @@
-"""What the experiments of cobas2009 share: sizes, what is told of a system, and how it is said."""
+"""Common parts of the experiments of cobas2009: sizes, records of results, and their wording."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from narrowcast.lab.sweep import Record
 
-#: The paper's table I: machines, filters, attributes; and what it leaves open: how many filters are drawn,
-#: each of which stands for as many, and how many times its share a machine holds, 0 or inf for no limit.
+#: The paper's table I: machines, filters, attributes; and values that it leaves open: the number of drawn
+#: filters,
+#: each of which represents several, and the capacity of a machine in even shares, 0 or inf for no limit.
 PAPER: dict[str, Any] = {
     "nodes": 10_000,
     "filters": 10_000_000,
@@ -30,10 +31,10 @@ COPIES = "copies_per_event"
 MACHINES = "machines_per_event"
 REPLICATION = "machines_per_filter"
 WORK = "work_max_over_mean"
-#: What is told first, and what is told besides.
+#: Main metrics, and further metrics.
 MAIN = (GB, COPIES, REPLICATION, WORK)
 BESIDE = ("upkeep_gb_per_min", "trees", "delivery_gb_per_min")
-#: What systems are called in pictures.
+#: Names of systems in pictures.
 NAMES = {
     "multi-1d": "multi-1D",
     "dr-tree": "DR-tree",
@@ -53,7 +54,7 @@ def overlay_of(
     tried: int = 200,
     **given: Any,
 ) -> MachineRings:
-    """Return machines and filters of a seed; `density`, `popularity` and the like are the workload's."""
+    """Return machines and filters of a seed; `given` are parameters of the workload, such as `density`."""
     workload = Intervals(
         n_subscriptions=subscriptions, attributes=attributes, represents=filters, seed=seed, **given
     )
@@ -61,12 +62,15 @@ def overlay_of(
 
 
 def delays_of(params: Mapping[str, Any]) -> Delays:
-    """Return how long hops take."""
+    """Return the delay model from an experiment's parameters."""
     return Delays(median_ms=params["median_ms"], spread=params["spread"], mbit=params["mbit"])
 
 
-def told(traffic: HubTraffic, message: float) -> Record:
-    """Return what is told of a system, where an event a minute, sent once, takes so many bytes a minute."""
+def traffic_record(traffic: HubTraffic, message: float) -> Record:
+    """Return the record of a system's traffic.
+
+    `message` is the traffic of sending each event once, in bytes per minute.
+    """
     return {
         GB: traffic.total / 1e9,
         COPIES: traffic.copies,
@@ -79,7 +83,7 @@ def told(traffic: HubTraffic, message: float) -> Record:
 
 
 def crossing(x: Sequence[float], one: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
-    """Return the places between which the dearer of two becomes the cheaper, the last time; None for never.
+    """Return the last two neighbouring positions between which two curves cross; None if they do not.
 
     Examples
     --------
@@ -93,12 +97,12 @@ def crossing(x: Sequence[float], one: Sequence[float], other: Sequence[float]) -
     return None
 
 
-def held(yes: bool | None) -> str:
-    """Say whether something came out as the paper has it; None where there is nothing to compare.
+def verdict(yes: bool | None) -> str:
+    """Return in words whether a claim of the paper was reproduced; None if nothing can be compared.
 
     Examples
     --------
-    >>> held(True), held(None)
+    >>> verdict(True), verdict(None)
     ('reproduced', 'nothing to compare')
     """
     if yes is None:
@@ -107,12 +111,12 @@ def held(yes: bool | None) -> str:
 
 
 def listed(places: Sequence[float]) -> str:
-    """Return places in words."""
+    """Return positions in words."""
     return ", ".join(f"{x:g}" for x in places) or "none"
 
 
 def count(many: float, what: str) -> str:
-    """Return a number of things in words.
+    """Return a number with its noun.
 
     Examples
     --------
@@ -122,8 +126,8 @@ def count(many: float, what: str) -> str:
     return f"{many:,.15g} {what}" + ("" if many == 1 else "s")
 
 
-def said_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
-    """Return what the numbers are of, for the line below a title."""
+def caption_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
+    """Return the subtitle of a chart: sizes, capacity and number of seeds."""
     words = {"attributes": "attribute", "nodes": "machine", "filters": "filter"}
     parts = [count(params[name], what) for name, what in words.items() if name != without]
     parts.append(f"{params['subscriptions']:,} of them drawn")
@@ -134,7 +138,7 @@ def said_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
 
 
 def size_note(params: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Return a warning where some of the sizes are not the paper's."""
+    """Return a warning if some of the sizes are not the paper's."""
     other = [name for name in names if params[name] != PAPER[name]]
     if not other:
         return []

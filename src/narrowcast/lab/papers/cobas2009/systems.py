@@ -1,4 +1,4 @@
-"""Figures 6(a) to 6(c): COBAS beside its counterparts, by attributes, filters and machines."""
+"""Figures 6(a) to 6(c): COBAS compared with its counterparts, by attributes, filters and machines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from narrowcast.lab.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
+    caption_of,
     count,
     crossing,
-    held,
     listed,
     overlay_of,
-    said_of,
     size_note,
-    told,
+    traffic_record,
+    verdict,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-    #: By system and place, the mean.
+    #: Mean by system and position.
     Means = dict[tuple[str, float], float]
 
-#: The three that all figures have.
+#: The three systems of all figures.
 THREE = ("multi-1d", "dr-tree", "cobas")
-#: One of what places along an axis count.
+#: Nouns of the axes.
 AXES = {"attributes": "attribute", "filters": "filter", "nodes": "machine"}
-#: With what else is known of ranges, behind the name of a system.
+#: Suffix of series in which frequent ranges are known.
 CACHED = "cached"
 #: Panels of a picture, in order.
 PANELS = {
@@ -54,7 +54,6 @@ PANELS = {
 def _made(
     *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **_: Any
 ) -> MachineRings:
-    """Return machines and filters."""
     return overlay_of(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions
     )
@@ -63,23 +62,23 @@ def _made(
 def _trial(
     overlay: MachineRings, *, system: str, seed: int, kappa: float, cached: float = 0.0, **_: Any
 ) -> Record:
-    """Return what a system takes."""
+    """Return the traffic of a system."""
     charges = overlay.charges(kappa=kappa)
     traffic = traffic_of(overlay, system, charges, cached=cached, seed=seed)
-    found = told(traffic, charges.message)
+    found = traffic_record(traffic, charges.message)
     if cached:
         found |= {CACHED: (traffic.total - charges.message * traffic.saved) / 1e9}
     return found
 
 
-def _swept(
+def _run_along(
     study: Study,
     name: str,
     axis: str,
     systems: Sequence[str],
     claims: Callable[[Means, Sequence[float]], list[str]],
 ) -> Outcome:
-    """Run systems along an axis, and say what came out."""
+    """Run systems along an axis, and compare with the paper."""
     params = dict(study.params)
     places = params[axis]
     grid = {axis: places, "system": list(systems)}
@@ -102,17 +101,17 @@ def _swept(
     ]  # fmt: skip
     means = {(row.series, float(row.x or 0)): row.measured for row in rows if row.metric == GB}
     work = {(row.series, row.metric): row.measured for row in rows if row.x == places[-1]}
-    notes = [*claims(means, places), _together(work, systems, places[-1], axis)]
+    notes = [*claims(means, places), _summary(work, systems, places[-1], axis)]
     notes += size_note(params, [each for each in ("nodes", "filters", "attributes") if each != axis])
-    said = said_of(params, len(study.seeds), without=axis)
+    caption = caption_of(params, len(study.seeds), without=axis)
     main = [row for row in rows if row.metric in MAIN]
     return Outcome(
-        main, {f"cobas2009-{name}": (marks, said)}, notes, [row for row in rows if row.metric in BESIDE]
+        main, {f"cobas2009-{name}": (marks, caption)}, notes, [row for row in rows if row.metric in BESIDE]
     )
 
 
-def _together(value: dict[tuple[str, str], float], systems: Sequence[str], x: float, axis: str) -> str:
-    """Return copies, replication and work of all systems at the last place, for one alone misleads."""
+def _summary(value: dict[tuple[str, str], float], systems: Sequence[str], x: float, axis: str) -> str:
+    """Return copies, replication and work of all systems at the last position; each alone is misleading."""
     parts = [
         f"{NAMES[system]} {value[system, COPIES]:.1f}, {value[system, REPLICATION]:.1f} and "
         f"{value[system, WORK]:.1f}"
@@ -127,14 +126,14 @@ def _together(value: dict[tuple[str, str], float], systems: Sequence[str], x: fl
 
 
 def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of dimensions against what came out."""
+    """Return notes that compare the paper's claims on attributes with the results."""
     line = {system: [gb[system, x] for x in places] for system in NAMES}
     dearer = [x for x, a, b in zip(places, line["dr-tree"], line["multi-1d"], strict=True) if a > b]
     several = len(places) > 1
     past = min(dearer, default=0) > 8 and places[-1] in dearer if several else None
     tree = (
         "The paper: the DR-tree is dearer than multi-1D only with more than 12 attributes. Here it is at "
-        f"{listed(dearer)}: {held(past)}."
+        f"{listed(dearer)}: {verdict(past)}."
     )
     notes = [tree]
     dear = [x for x, a, b in zip(places, line["no-division"], line["no-merging"], strict=True) if a > b]
@@ -143,7 +142,7 @@ def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
     where = "nowhere" if turns is None else f"between {turns[0]:g} and {turns[1]:g} attributes"
     notes.append(
         "The paper: COBAS without merging is dearer up to 17 attributes, without division beyond. Here "
-        f"without division is dearer at {listed(dear)}, and the two cross {where}: {held(right)}."
+        f"without division is dearer at {listed(dear)}, and the two cross {where}: {verdict(right)}."
     )
     others = [system for system in NAMES if system != "cobas"]
     best = [
@@ -157,7 +156,7 @@ def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
 
 
 def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of more filters against what came out."""
+    """Return notes that compare the paper's claims on more filters with the results."""
     growth = {system: _times(gb[system, places[0]], gb[system, places[-1]]) for system in THREE}
     several = places[-1] != places[0] and any(gb.values())
     smooth = all(ratio < places[-1] / places[0] for ratio in growth.values()) if several else None
@@ -165,7 +164,7 @@ def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
     cheap = [x for x in places if gb["cobas", x] <= min(gb[system, x] for system in THREE)]
     grown = (
         f"The paper: traffic grows smoothly with filters. Here {parts} from {places[0]:,g} to "
-        f"{places[-1]:,g}: {held(smooth)}. The same filters are drawn and weigh more, so that the DR-tree "
+        f"{places[-1]:,g}: {verdict(smooth)}. The same filters are drawn and weigh more, so that the DR-tree "
         "hardly changes."
     )
     line = {system: [gb[system, x] for x in places] for system in THREE}
@@ -174,56 +173,56 @@ def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
 
 
 def _by_nodes(gb: Means, places: Sequence[float]) -> list[str]:
-    """Hold what the paper says of more machines against what came out."""
+    """Return notes that compare the paper's claims on more machines with the results."""
     first, last = places[0], places[-1]
     more = {system: gb[system, last] - gb[system, first] for system in THREE}
     times = {system: _times(gb[system, first], gb[system, last]) for system in THREE}
     parts = ", ".join(f"{NAMES[s]} {more[s]:+,.0f} GB a minute ({times[s]:.1f} times)" for s in THREE)
     saved = {system: gb[system, last] - gb[f"{system}/{CACHED}", last] for system in THREE}
-    # With all trees left COBAS saves as much as multi-1D, but for what is rounded.
+    # With all trees COBAS saves as much as multi-1D, except for rounding.
     order = saved["multi-1d"] * (1 + 1e-9) >= saved["cobas"] >= saved["dr-tree"]
     apart = len(set(saved.values())) > 1
     least, slow = (
         values["cobas"] == min(values.values()) if first != last else None for values in (more, times)
     )
     grown = (
-        f"The paper: of the three, COBAS grows least. Here {parts}: {held(least)} by difference, "
-        f"{held(slow)} by ratio. The room of a machine shrinks as there are more of them."
+        f"The paper: of the three, COBAS grows least. Here {parts}: {verdict(least)} by difference, "
+        f"{verdict(slow)} by ratio. The room of a machine shrinks as there are more of them."
     )
     cached = ", ".join(f"{NAMES[s]} {saved[s]:,.1f}" for s in THREE)
     known = (
         f"The paper: caching helps multi-1D most and the DR-tree least. Here it saves {cached} GB a minute "
-        f"with {count(last, 'machine')}: {held(order if apart else None)}. The paper says nothing of the "
-        "cache; here everybody knows the machines of the most frequent ranges."
+        f"with {count(last, 'machine')}: {verdict(order if apart else None)}. The paper says nothing of the "
+        "cache; here all publishers know the machines of the most frequent ranges."
     )
     return [grown, known]
 
 
 def _times(before: float, after: float) -> float:
-    """Return how many times as much there is; once where there was nothing."""
+    """Return the ratio of growth; 1 if there was nothing before."""
     return after / before if before else 1.0
 
 
 def _everywhere(best: Sequence[float], places: Sequence[float], line: dict[str, list[float]]) -> str:
-    """Say whether COBAS is the cheapest at all places, where there is traffic at all."""
-    return held(len(best) == len(places) if any(map(any, line.values())) else None)
+    """Return in words whether COBAS is the cheapest at all positions with traffic."""
+    return verdict(len(best) == len(places) if any(map(any, line.values())) else None)
 
 
 FIGURE_6A = Experiment(
     "traffic by number of attributes: multi-1D, DR-tree, COBAS and COBAS without merging or division",
-    lambda study: _swept(study, "figure-6a", "attributes", tuple(NAMES), _by_attributes),
+    lambda study: _run_along(study, "figure-6a", "attributes", tuple(NAMES), _by_attributes),
     {**PAPER, "attributes": [1, 2, 4, 6, 8, 10, 12, 14, 17, 20]},
     {**SMALL, "attributes": [1, 2, 4, 8, 12]},
 )
 FIGURE_6B = Experiment(
     "traffic by number of filters",
-    lambda study: _swept(study, "figure-6b", "filters", THREE, _by_filters),
+    lambda study: _run_along(study, "figure-6b", "filters", THREE, _by_filters),
     {**PAPER, "filters": [10**5, 10**6, 10**7, 10**8]},
     SMALL,
 )
 FIGURE_6C = Experiment(
-    "traffic by number of machines, with and without caching of where ranges are",
-    lambda study: _swept(study, "figure-6c", "nodes", THREE, _by_nodes),
+    "traffic by number of machines, with and without caching of the places of ranges",
+    lambda study: _run_along(study, "figure-6c", "nodes", THREE, _by_nodes),
     {**PAPER, "nodes": [1000, 5000, 10_000, 20_000, 40_000, 80_000], "cached": 0.1},
     {**SMALL, "nodes": [32, 128, 512]},
 )

@@ -1,4 +1,4 @@
-"""Riabov, Liu, Wolf, Yu, Zhang 2003: which way events go, over few groups, on a network."""
+"""Riabov, Liu, Wolf, Yu, Zhang 2003: multicast or unicast for each event, with few groups, on a network."""
 
 from __future__ import annotations
 

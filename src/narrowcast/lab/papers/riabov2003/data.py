@@ -1,4 +1,4 @@
-"""Figures 4 and 5: how prices, popularity and amounts of stocks are distributed (section 5.1)."""
+"""Figures 4 and 5: distributions of prices, popularity and amounts of stocks (section 5.1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Names a folder, and the file in it that has real quotes.
+#: The environment variable with a folder, and the file in it with real quotes.
 FOLDER, FILE = "NARROWCAST_DATA", "stock_quotes.parquet"
 #: The stocks of figure 5.
 TOP = 3
@@ -31,22 +31,22 @@ TOP = 3
 MADE = 20_000
 #: Bars of a price, and points of an amount in the figures.
 _BARS, _POINTS = 61, 60
-#: A law is called close up to this distance, in per cent.
+#: A law is close up to this distance, in per cent.
 CLOSE = 5.0
-#: What the paper's simulation takes, in the metrics here: quotes N(9, 2), lengths Pareto (4, 1).
+#: Parameters of the paper's simulation, as metrics: quotes N(9, 2), lengths Pareto (4, 1).
 PRINTED = {"sd_pct": 100 * 2 / 9, "alpha": 1.0, "from": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Trades:
-    """What the figures show: of all stocks under `all`, and of the most traded ones under their names.
+    """The data of the figures: of all stocks under `all`, and of the most traded ones under their names.
 
     Parameters
     ----------
     price
         Prices, in per cent of the opening price.
     popularity
-        How much each stock is traded, the most traded first.
+        Traded volume of each stock, the most traded first.
     amount
         The money of each trade.
     """
@@ -57,7 +57,10 @@ class Trades:
 
 
 def find_quotes(given: str) -> str:
-    """Return where real quotes are: as given, or in the folder that NARROWCAST_DATA names; else nothing."""
+    """Return the path of real quotes, or "" if there are none.
+
+    It is as given, or in the folder that NARROWCAST_DATA names.
+    """
     folder = os.environ.get(FOLDER, "")
     if not given and folder and Path(folder, FILE).exists():
         return str(Path(folder, FILE))
@@ -65,15 +68,19 @@ def find_quotes(given: str) -> str:
 
 
 def real_trades(path: str) -> tuple[Trades, str]:
-    """Return what a table of quotes shows, and what it is."""
+    """Return the trades of a table of quotes, and a description of them."""
     table, left_out = read_quotes(path)
     opened, high, low, close = (table[name].to_numpy() for name in ("open", "high", "low", "close"))
-    # A price outside of its own day is an error of typing, which would own the deviation.
+    # A price outside its day's range is a typing error, which would dominate the deviation.
     sound = (low <= np.minimum(opened, close)) & (np.maximum(opened, close) <= high)
     traded = table["volume"].to_numpy()
     sound &= traded > 0
     if not sound.any():
-        raise TableError(f"{path} has no day with a trade and prices between low and high; give other quotes")
+        raise TableError(
+            f"{path}: no day has trades and prices between low and high; give other quotes",
+            parameter="path",
+            value=str(path),
+        )
     coded = table["symbol"].combine_chunks().dictionary_encode()
     code = coded.indices.to_numpy()[sound]
     price, amount = 100 * (close / opened)[sound], (close * traded)[sound]
@@ -82,7 +89,7 @@ def real_trades(path: str) -> tuple[Trades, str]:
     order = order[shares[order] > 0]
     names = {coded.dictionary[int(i)].as_py(): code == i for i in order[:TOP]}
     days = table["time"]
-    said = (
+    caption = (
         f"{len(price):,} real quotes of {len(order)} symbols, {days[0].as_py():%Y} to {days[-1].as_py():%Y}; "
         f"{len(sound) - len(price) + sum(left_out.values()):,} rows without a trade or in error left out"
     )
@@ -90,7 +97,7 @@ def real_trades(path: str) -> tuple[Trades, str]:
         {"all": price} | {name: price[mine] for name, mine in names.items()},
         shares[order].astype(np.float64),
         {"all": amount} | {name: amount[mine] for name, mine in names.items()},
-    ), said
+    ), caption
 
 
 def made_trades(seed: int) -> Trades:
@@ -116,12 +123,12 @@ def _data(study: Study) -> Outcome:
     path = find_quotes(study.params["quotes"])
     if path:
         study.tell("real quotes", 0, 1)
-        trades, said = real_trades(path)
-        every, short = [trades], said
-        said = (
-            f"{said}. A row is a day of a symbol, and not a trade as in the paper (New York Stock Exchange, "
-            "24 September 1999): price is the closing over the opening price, popularity is shares traded, "
-            "and an amount is closing price times volume."
+        trades, caption = real_trades(path)
+        every, short = [trades], caption
+        caption = (
+            f"{caption}. A row is a day of a symbol, and not a trade as in the paper (New York Stock "
+            "Exchange, 24 September 1999): price is the closing over the opening price, popularity is shares "
+            "traded, and an amount is closing price times volume."
         )
     else:
         every = []
@@ -129,7 +136,7 @@ def _data(study: Study) -> Outcome:
             study.tell(f"seed {seed}", done, len(study.seeds))
             every.append(made_trades(seed))
         short = "synthetic: the paper's stock workload, for there are no real quotes here"
-        said = (
+        caption = (
             "Synthetic: no table of quotes was given (set quotes=TABLE, or NARROWCAST_DATA to a folder that "
             f"has {FILE}). Prices are quotes of events over the mean of their stock, popularity is "
             "subscriptions of each subscriber, and amounts are lengths of intervals of volumes: what the "
@@ -142,7 +149,7 @@ def _data(study: Study) -> Outcome:
         for series, metric in fits[0]
     ]  # fmt: skip
     charts = {f"riabov2003-figure-{n}": (drawn, short) for n, drawn in _pictures(every[0]).items()}
-    return Outcome(rows, charts, [said, *_claims(rows, real=bool(path))])
+    return Outcome(rows, charts, [caption, *_claims(rows, real=bool(path))])
 
 
 def _printed(series: str, metric: str) -> float | None:
@@ -204,7 +211,7 @@ def _pictures(trades: Trades) -> dict[int, list[dict[str, Any]]]:
 def _bars(stock: str, price: Doubles) -> list[dict[str, Any]]:
     """Return a histogram of prices, and the normal law over it, within 4 deviations of the mean."""
     law = fit_normal(price)
-    sd = max(law.sd, 1e-6)  # a price that never moves still has a place
+    sd = max(law.sd, 1e-6)  # for prices that never change
     ends = law.mean + sd * np.linspace(-4, 4, _BARS + 1)
     height = 100 * np.histogram(price, ends)[0] / len(price)
     mark = {"panel": "price", "stock": stock}
@@ -219,10 +226,10 @@ def _bars(stock: str, price: Doubles) -> list[dict[str, Any]]:
 
 
 def _tail(stock: str, amount: Doubles) -> list[dict[str, Any]]:
-    """Return the share of trades of at least each amount, and the laws: Pareto's where it begins."""
+    """Return the share of trades of at least each amount, and the fitted laws."""
     ordered, law = np.sort(amount), fit_pareto(amount)
     logs = fit_normal(np.log(amount))
-    # Above 0, which a logarithmic axis does not have.
+    # Above 0, because the axis is logarithmic.
     at = np.geomspace(ordered[0], ordered[-1] * (1 - 1e-9), _POINTS)
     share = 1 - np.searchsorted(ordered, at) / len(ordered)
     lines = {
@@ -239,7 +246,7 @@ def _tail(stock: str, amount: Doubles) -> list[dict[str, Any]]:
 
 
 def _claims(rows: list[ResultRow], *, real: bool) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     value = {(row.series, row.metric): row.measured for row in rows}
     names = [row.series.partition("/")[2] for row in rows if row.metric == "mean_pct"][1:]
 
@@ -279,7 +286,7 @@ def _claims(rows: list[ResultRow], *, real: bool) -> list[str]:
 
 
 DATA = Experiment(
-    "prices, popularity and amounts, from real quotes where there are any (figures 4 and 5)",
+    "prices, popularity and amounts, from real quotes if available (figures 4 and 5)",
     _data,
     {"quotes": ""},
 )

@@ -1,4 +1,4 @@
-"""Drift: what planning again saves when the peaks of the events move away from those planned for."""
+"""Drift: the benefit of replanning when the peaks of the events move away from those planned for."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: A plan from cells, and our own from events.
+#: Methods: the paper's with cells, and the product's own with events.
 METHODS = ("pairwise", "partial")
-#: The plan of the start kept; one from the events seen until now; one from the law that events now follow.
+#: Plans: the initial one; one from the events so far; one from the current law of events.
 PLANS = ("static", "replanned", "scratch")
-#: What is measured: worth over unicast; that of the new plan in parts of one from scratch, and the part of
-#: what the old plan loses that the new one wins.
+#: Metrics: improvement over unicast; that of the new plan as a share of one from scratch; and the share of
+#: the old plan's loss that the new one recovers.
 IMPROVEMENT, OF_SCRATCH, RECOVERED = "improvement_pct", "replanned_of_scratch_pct", "recovered_pct"
-#: Points of improvement that a new plan must be able to win before it is asked which part was won.
+#: Smallest loss of the old plan, in points of improvement, for which the recovered share is reported.
 _WORTH = 2.0
-#: An event that counts less than this is forgotten, as by a stream's state.
+#: Events with less weight than this are dropped, as in the state of a stream.
 _LIMIT = 1e-6
 
 
 class _Setting:
-    """The stock workload of a seed: who wants what stays, and events come in steps.
+    """The stock workload of a seed: interest stays the same, and events come in steps.
 
-    The draws of a workload are parted: first those of the stream, step by step, then as many to plan from
-    scratch with, and at last those that plans are measured on, which no plan has seen.
+    The draws of a workload are in disjoint parts: first the stream, step by step, then the same number of
+    events to plan from scratch, and last the events to measure plans on, which no plan has used.
     """
 
     def __init__(self, *, seed: int, modes: Any, **params: Any) -> None:
@@ -82,24 +82,24 @@ class _Setting:
 
     @cached_property
     def cells(self) -> Interest:
-        """Who wants which cell."""
+        """Interest of subscribers in grid cells."""
         return cell_interest(self.grid, self.subscriptions, np.zeros(self.grid.n_cells))
 
     def share(self, step: int) -> float:
-        """Return how far the peaks have moved at a step."""
+        """Return the distance that the peaks have moved at a step."""
         return float(self.params["drift"] * step / max(1, self.params["steps"]))
 
     def moved(self, step: int) -> Stocks:
-        """Return the workload with its peaks where they are at a step."""
+        """Return the workload with the peaks of a step."""
         return replace(self.stocks, drift=self.share(step))
 
     def drawn(self, step: int, start: int, count: int) -> tuple[Ints, Matches]:
-        """Return the cells of some events of a step, and who wants each."""
+        """Return the cells of some events of a step, and the subscribers that want each."""
         points = self.moved(step).points()[start : start + count]
         events = EventBatch(SCHEMA, tuple(map(pa.array, points.T.copy())), np.arange(count))
         found = self.matcher.match(events)
-        who = Matches.from_pairs(found.rows(), self.subscriptions.subscriber[found.index], count)
-        return self.grid.cell_of(events), who
+        audience = Matches.from_pairs(found.rows(), self.subscriptions.subscriber[found.index], count)
+        return self.grid.cell_of(events), audience
 
     def seen(self, step: int) -> tuple[Ints, Matches]:
         """Return the events of the stream at a step."""
@@ -109,74 +109,76 @@ class _Setting:
         return self._seen[step]
 
     def replay(self, step: int) -> tuple[Ints, EventReplay]:
-        """Return the events that plans of a step are measured on, and their cells."""
+        """Return the events to measure the plans of a step on, and their cells."""
         if step not in self._replays:
             n = self.params["events"]
-            cell, who = self.drawn(step, self.stocks.n_events - n, n)
+            cell, audience = self.drawn(step, self.stocks.n_events - n, n)
             publisher = np.random.default_rng([self.seed, 2003]).integers(0, self.network.topology.n_nodes, n)
             self._replays[step] = (
                 cell,
-                EventReplay(self.network, publisher, who, self.subscriptions.subscribers),
+                EventReplay(self.network, publisher, audience, self.subscriptions.subscribers),
             )
         return self._replays[step]
 
     def scratch(self, method: str, groups: int, step: int) -> ChannelPlan:
-        """Return the plan for the law that events follow at a step."""
+        """Return a plan for the law of events at a step."""
         if method == "pairwise":
             lo, hi = self.grid.bounds(np.arange(self.grid.n_cells))
             return self._pairwise(groups, self.moved(step).density(lo, hi))
         n = self.params["learn"]
-        _, who = self.drawn(step, self.stocks.n_events - self.params["events"] - n, n)
-        return self._partial(groups, who, np.ones(n))
+        _, audience = self.drawn(step, self.stocks.n_events - self.params["events"] - n, n)
+        return self._partial(groups, audience, np.ones(n))
 
     def replanned(self, method: str, groups: int, step: int) -> ChannelPlan:
-        """Return the plan from what the stream has brought up to the end of a step, later events first."""
+        """Return a plan from the events of the stream up to the end of a step, weighted by recency."""
         n, most = self.params["per_step"], self.params["learn"]
         steps = range(max(0, step + 1 - -(-most // n)), step + 1)
-        cells, who = zip(*(self.seen(each) for each in steps), strict=True)
+        cells, audience = zip(*(self.seen(each) for each in steps), strict=True)
         cell = np.concatenate(cells)[-most:]
         weight = decayed(len(cell), self.params["half_life"])
         if method == "pairwise":
             rate = np.bincount(cell, weight, self.grid.n_cells)
             return self._pairwise(groups, np.asarray(rate, np.float64))
-        rows = np.concatenate([each.rows() + i * n for i, each in enumerate(who)])
-        wants = Matches.from_pairs(rows, np.concatenate([each.index for each in who]), n * len(who))
-        some = np.arange(n * len(who))[-most:]
+        rows = np.concatenate([each.rows() + i * n for i, each in enumerate(audience)])
+        wants = Matches.from_pairs(rows, np.concatenate([each.index for each in audience]), n * len(audience))
+        some = np.arange(n * len(audience))[-most:]
         return self._partial(groups, wants.take(some), weight)
 
     def static(self, method: str, groups: int) -> ChannelPlan:
-        """Return the plan of the start."""
+        """Return the initial plan."""
         if (method, groups) not in self._first:
             self._first[method, groups] = self.scratch(method, groups, 0)
         return self._first[method, groups]
 
     def improvement(self, plan: ChannelPlan, method: str, step: int) -> float:
-        """Return what the events of a step come to by a plan: 0 for all unicast, 100 for the ideal."""
+        """Return the improvement of a plan on the events of a step: 0 for all unicast, 100 for the ideal."""
         cell, replay = self.replay(step)
         wants = replay.in_plan(plan)
         if method == "pairwise":
             sent = ThresholdRouter(network=self.network).route(cell, wants, plan, replay.publisher)
-        else:  # these events are no flows of the plan, nor need they be
+        else:  # these events are not flows of the plan, and need not be
             flow = np.full(len(cell), -1)
             sent = PartialRouter(network=self.network).route(flow, wants, plan, replay.publisher)
         return replay.improvement(sent, plan)
 
     def _pairwise(self, groups: int, rate: Doubles) -> ChannelPlan:
-        """Return groups of cells."""
+        """Return a plan from cells."""
         cells = Interest(self.cells.wants, rate, self.cells.subscribers, self.cells.flows)
         return Pairwise(channels=groups, top=self.params["top"]).fit(cells).plan_
 
-    def _partial(self, groups: int, who: Matches, weight: Doubles) -> ChannelPlan:
-        """Return groups learnt from events."""
+    def _partial(self, groups: int, audience: Matches, weight: Doubles) -> ChannelPlan:
+        """Return a plan learnt from events."""
         topology, n = self.network.topology, self.params["learn"]
         own = Partial(channels=groups, topology=topology, seed=self.seed, samples=n)
-        shape = (self.subscriptions.n_subscribers, who.n_events)
-        interest = Interest(relation_of(who.index, who.rows(), shape), weight, self.subscriptions.subscribers)
+        shape = (self.subscriptions.n_subscribers, audience.n_events)
+        interest = Interest(
+            relation_of(audience.index, audience.rows(), shape), weight, self.subscriptions.subscribers
+        )
         return own.fit(interest).plan_
 
 
 def decayed(n: int, half_life: float) -> Doubles:
-    """Return how much events count that came one after the other, the last of them as one.
+    """Return weights of consecutive events that decay exponentially with age; the last event has weight 1.
 
     Examples
     --------
@@ -189,12 +191,11 @@ def decayed(n: int, half_life: float) -> Doubles:
 
 
 def _set_up(**given: Any) -> _Setting:
-    """Draw the workload of a seed."""
     return _Setting(**given)
 
 
 def _compared(setting: _Setting, *, method: str, groups: int, step: int, **_: Any) -> Record:
-    """Return what plans are worth at a step."""
+    """Return the improvement of all plans at a step."""
     plans = {
         "static": setting.static(method, groups),
         "replanned": setting.replanned(method, groups, step),
@@ -210,7 +211,9 @@ def _drift(study: Study) -> Outcome:
     for name in ("steps", "per_step", "learn", "events"):
         check_whole(name, params[name])
     if not params["half_life"] > 0:
-        raise ParameterError(f"half_life is {params['half_life']}; give a number of events above 0")
+        raise ParameterError(
+            parameter="half_life", value=params["half_life"], limit="a number of events above 0"
+        )
     grid = {
         "modes": params["modes"],
         "groups": params["groups"],
@@ -224,14 +227,16 @@ def _drift(study: Study) -> Outcome:
         at: Any = row["drift"]
         found.setdefault((f"{row['method']}/{row['modes']}/{row['groups']}", at), []).append(row)
     rows = [each for (series, x), some in found.items() for each in _rows(series, x, some)]
-    said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
-    said += f"{len(study.seeds)} seeds, {params['per_step']:,} events a step, "
-    said += f"half-life {params['half_life']:,g} events"
-    return Outcome(rows, {"riabov2003-drift": (_curves(rows), said)}, _claims(rows))
+    caption = (
+        f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
+    )
+    caption += f"{len(study.seeds)} seeds, {params['per_step']:,} events a step, "
+    caption += f"half-life {params['half_life']:,g} events"
+    return Outcome(rows, {"riabov2003-drift": (_curves(rows), caption)}, _claims(rows))
 
 
 def _rows(series: str, x: float, some: list[dict[str, Any]]) -> list[ResultRow]:
-    """Return the numbers of a step: what each plan is worth, and which part of the possible is won."""
+    """Return the numbers of a step: the improvement of each plan, and the recovered part of the loss."""
     rows = [ResultRow.of(f"{series}/{plan}", x, IMPROVEMENT, [row[plan] for row in some]) for plan in PLANS]
     static, replanned, scratch = (np.array([row[plan] for row in some]) for plan in PLANS)
     if scratch.min() > 0:
@@ -254,7 +259,7 @@ def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _claims(rows: list[ResultRow]) -> list[str]:
-    """Say how much planning again recovers."""
+    """Return notes on how much replanning recovers."""
     notes = []
     for method in METHODS:
         mine = [row for row in rows if row.series.split("/")[0] == method]
@@ -263,18 +268,18 @@ def _claims(rows: list[ResultRow]) -> list[str]:
         )
         if not share:
             continue
-        said = (
+        note = (
             f"{method}, planned again from the events seen, saves at least {floor(min(share))} % of what a "
         )
-        said += "plan from scratch saves, at every step"
+        note += "plan from scratch saves, at every step"
         if won:
-            said += f"; of what the old plan misses by then it wins at least {floor(min(won))} %"
-        notes.append(f"{said}. These are means over the seeds.")
+            note += f"; of what the old plan misses by then it wins at least {floor(min(won))} %"
+        notes.append(f"{note}. These are means over the seeds.")
     return [*notes, "The paper does not look at this; our own target is 90 % of a plan made from scratch."]
 
 
 DRIFT = Experiment(
-    "what planning again saves when the peaks of the events move",
+    "benefit of replanning when the peaks of the events move",
     _drift,
     {
         "subscriptions": 1000,

@@ -1,4 +1,4 @@
-"""Figure 3: the network, as a picture."""
+"""Figure 3: a picture of the network."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _figure_3(study: Study) -> Outcome:
         {"what": kind, "x": float(x), "y": float(y), "block": f"block {block + 1}"}
         for (x, y), kind, block in zip(place, network.kind.tolist(), network.block.tolist(), strict=True)
     ]
-    said = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sizes.items())
+    caption = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sizes.items())
     rows = [ResultRow.of("network", None, name, [count]) for name, count in sizes.items()]
     note = "The paper's network has about 600 nodes in three blocks; this one is drawn from the first seed."
-    return Outcome(rows, {"riabov2003-figure-3": (records, said)}, [note])
+    return Outcome(rows, {"riabov2003-figure-3": (records, caption)}, [note])
 
 
 FIGURE_3 = Experiment("the network, as a picture", _figure_3, {"edges": "levels"})

@@ -1,4 +1,4 @@
-"""Figure 6: how much of what multicast can save is saved, against the threshold."""
+"""Figure 6: the share of the possible savings of multicast that is reached, by threshold."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.routing import Router
 
-#: The thresholds of the figure, and the clusterings that are compared over them.
+#: The thresholds of the figure, and the methods that are compared over them.
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(11))
 METHODS = ("forgy", "macqueen", "pairwise", "mst")
-#: The product's own, which has no threshold.
+#: The product's own method, which has no threshold.
 OWN = "partial"
-#: What one of its own rows is called: each group's break-even in the place of a threshold.
+#: Suffix of the series with each group's break-even size instead of a threshold.
 BREAK_EVEN = "break-even"
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The stock workload on its network, with events to learn from and others to send."""
+    """The stock workload on its network, with events to learn from and other events to send."""
 
     network: Network
     cells: Interest
@@ -66,22 +66,24 @@ class _Setting:
         events = EventBatch.from_arrow(stocks.tables()["events"], SCHEMA)
         matches = AutoMatcher().fit(subscriptions).match(events)
         side = (0, 20, params["cells"])
-        # The three sides, and what lies outside of them, which nobody asks for.
+        # The three sides, and the events outside them, which no subscriber wants.
         grid = CellGrid.equal(SCHEMA, {"bst": (-1, 4, 5), "name": side, "quote": side, "volume": side})
         topology = stocks.network().topology
         network = Network(topology, multicast=params["multicast"])
-        who = Matches.from_pairs(matches.rows(), subscriptions.subscriber[matches.index], len(events))
+        audience = Matches.from_pairs(matches.rows(), subscriptions.subscriber[matches.index], len(events))
         publisher = np.random.default_rng([seed, 2003]).integers(0, topology.n_nodes, later)
         return cls(
             network,
             cell_interest(grid, subscriptions, stocks.density(*grid.bounds(np.arange(grid.n_cells)))),
             Interest.of_events(matches.take(np.arange(n)), events.event_id[:n], subscriptions),
-            EventReplay(network, publisher, who.take(np.arange(n, n + later)), subscriptions.subscribers),
+            EventReplay(
+                network, publisher, audience.take(np.arange(n, n + later)), subscriptions.subscribers
+            ),
             grid.cell_of(events)[n:],
         )
 
     def improvement(self, router: Router, plan: ChannelPlan, *, of_cells: bool = True) -> float:
-        """Return what the events come to by a plan: 0 for all unicast, 100 for the ideal."""
+        """Return the improvement of a plan on the events: 0 for all unicast, 100 for the ideal."""
         replay = self.replay
         route: Any = router.route  # those here take the publisher too
         flow = self.cell if of_cells else np.full(len(self.cell), -1)
@@ -91,7 +93,7 @@ class _Setting:
 def _improvements(
     setting: _Setting, *, method: str, groups: int, seed: int, top: int, learn: int, **_: Any
 ) -> list[Record]:
-    """Return the improvement at every threshold: making the plan takes longer than using it."""
+    """Return the improvement at every threshold in one trial, since planning takes longer than measuring."""
     network = setting.network
     if method == OWN:
         own = Partial(channels=groups, topology=network.topology, seed=seed, samples=learn)
@@ -107,7 +109,7 @@ def _figure_6(study: Study) -> Outcome:
     """Run the improvement over thresholds, for each number of modes and of groups."""
     params = dict(study.params)
     if params["multicast"] not in ("dense", "alm"):
-        raise ParameterError(f"multicast is {params['multicast']!r}; give one of dense, alm")
+        raise ParameterError(parameter="multicast", value=params["multicast"], limit="one of dense, alm")
     grid = {"modes": params["modes"], "groups": params["groups"], "method": (*METHODS, OWN)}
     fixed = {name: value for name, value in params.items() if name not in grid}
     sweep = Sweep(_improvements, grid, study.seeds, fixed, setup=_Setting.make, by=["modes"])
@@ -117,14 +119,16 @@ def _figure_6(study: Study) -> Outcome:
         series += f"/{BREAK_EVEN}" if t is None and row["method"] != OWN else ""
         found.setdefault((series, t), []).append(row["improvement"])
     rows = [ResultRow.of(series, x, "improvement_pct", values) for (series, x), values in found.items()]
-    said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
-    said += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast; "
-    said += "dotted: 15 %, the paper's best; partial has no threshold"
-    return Outcome(rows, {"riabov2003-figure-6": (_curves(rows), said)}, _claims(rows, params))
+    caption = (
+        f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
+    )
+    caption += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast; "
+    caption += "dotted: 15 %, the paper's best; partial has no threshold"
+    return Outcome(rows, {"riabov2003-figure-6": (_curves(rows), caption)}, _claims(rows, params))
 
 
 def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
-    """Return the points of the figure; what has no threshold is a line across."""
+    """Return the points of the figure; series without a threshold are horizontal lines."""
     points: list[dict[str, Any]] = []
     point: dict[str, Any]
     for row in rows:
@@ -141,7 +145,7 @@ def _curves(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     value = {(row.series, row.x): row.measured for row in rows}
     settings = [(modes, groups) for modes in params["modes"] for groups in params["groups"]]
 
@@ -166,7 +170,7 @@ def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
     n = len(settings)
     most = f"{sum(near.values())} of {len(METHODS) * n} curves here"
     by_method = ", ".join(f"{k} of {method}" for method, k in near.items())
-    said = (
+    claims = (
         f"a threshold of 15 % is best: within half a point of the best in {most}, {by_method}",
         f"Forgy is best in most experiments: in {forgy} of {n} here",
         f"MST is worst: in {mst} of {n} here",
@@ -177,11 +181,11 @@ def _claims(rows: list[ResultRow], params: dict[str, Any]) -> list[str]:
         "paper's methods at its best threshold."
     )
     none = "The paper prints curves and no numbers, so there are none to hold ours against."
-    return [*(f"The paper: {each}." for each in said), ours, none]
+    return [*(f"The paper: {each}." for each in claims), ours, none]
 
 
 FIGURE_6 = Experiment(
-    "how much of what multicast can save is saved, against the threshold",
+    "share of the possible savings of multicast, by threshold",
     _figure_6,
     {
         "subscriptions": 1000,

@@ -1,4 +1,4 @@
-"""Laws fitted to data by most likelihood, with their greatest distance from it."""
+"""Distributions fitted to data by maximum likelihood, with their greatest distance from it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: A Pareto law begins where it fits best, but leaves at least this share, and so many, of the values above.
+#: A Pareto law begins where it fits best, with at least this share, and this number, of the values above.
 TAIL, FEWEST = 0.1, 30
-#: Of beginnings that are as close but for so many per cent, the one that leaves the most is taken.
+#: Of beginnings whose distances differ by less than this, in per cent, the lowest is taken.
 NOISE = 0.5
-#: Places where it may begin.
+#: Number of candidate beginnings.
 _BEGINS = 200
 
 
 class Normal(NamedTuple):
-    """A normal law: mean, standard deviation, and the greatest distance from the data, in per cent."""
+    """A normal distribution: mean, standard deviation, and the distance from the data in per cent."""
 
     mean: float
     sd: float
@@ -31,14 +31,14 @@ class Normal(NamedTuple):
 
 
 class Zipf(NamedTuple):
-    """Zipf's law, in proportion to rank to the minus `exponent`; and its distance from the data."""
+    """Zipf's law, in proportion to rank ** -`exponent`, and its distance from the data in per cent."""
 
     exponent: float
     ks: float
 
 
 class Pareto(NamedTuple):
-    """Pareto's law P(amount > x) = (begin / x) ** alpha above `begin`, which a `share` of the data is."""
+    """Pareto's law P(amount > x) = (begin / x) ** alpha above `begin`, as is a `share` of the data."""
 
     alpha: float
     begin: float
@@ -47,7 +47,7 @@ class Pareto(NamedTuple):
 
 
 def fit_normal(values: Doubles) -> Normal:
-    """Return the normal law of most likelihood.
+    """Return the normal distribution of maximum likelihood.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def fit_normal(values: Doubles) -> Normal:
 
 
 def fit_zipf(counts: Doubles) -> Zipf:
-    """Return Zipf's law of most likelihood over as many ranks as there are counts, the largest first.
+    """Return Zipf's law of maximum likelihood, with one rank for each count, the largest first.
 
     Examples
     --------
@@ -79,14 +79,14 @@ def fit_zipf(counts: Doubles) -> Zipf:
 
 
 def fit_pareto(values: Doubles, *, least: float = TAIL) -> Pareto:
-    """Return Pareto's law of most likelihood, from where on it is closest to the values above.
+    """Return Pareto's law of maximum likelihood, with the beginning that makes it fit best.
 
     Parameters
     ----------
     values
         Amounts above 0.
     least
-        The least share of the values that must lie above; 1 is for a law of all of them.
+        The smallest share of the values that must lie above the beginning; 1 fits all of them.
 
     Examples
     --------
@@ -106,13 +106,17 @@ def fit_pareto(values: Doubles, *, least: float = TAIL) -> Pareto:
             gap = distance(tail, lambda x, a=alpha, c=tail[0]: 1 - (c / x) ** a)
             laws.append(Pareto(alpha, float(tail[0]), len(tail) / n, gap))
     if not laws:
-        raise TableError(f"all {n} amounts are {ordered[0]:g}; a law needs at least two different ones")
+        raise TableError(
+            f"amounts: all {n} are {ordered[0]:g}; fitting a law needs at least two different ones",
+            parameter="amounts",
+            value=float(ordered[0]),
+        )
     least_gap = min(law.ks for law in laws)
     return next(law for law in laws if law.ks <= least_gap + NOISE)
 
 
 def distance(values: Doubles, law: Any) -> float:
-    """Return how far a law's share below a value is from that of the data at most, in per cent (Kolmogorov).
+    """Return the largest difference of the cumulative shares of a law and the data, in per cent (Kolmogorov).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Matching: what an index visits and tests of all subscriptions, and how fast it is (section 3)."""
+"""Matching: the share of subscriptions that an index visits and tests, and its speed (section 3)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
-#: The most pairs of event and subscription that are counted, and that one run is timed on.
+#: The largest number of pairs of event and subscription to count, and to time in one run.
 COUNTED, TIMED = 200_000_000, 500_000_000
-#: The most events of a run, how long it is to take, and how often it is repeated: the best time counts.
+#: The largest number of events of a run, its intended seconds, and its repetitions, of which the best counts.
 EVENTS, SECONDS, TURNS = 20_000, 0.1, 3
-#: Events of the run that tells how many are timed.
+#: Number of events of a first run that estimates the speed.
 _FIRST = 5
 
 
 class _OneLeaf(TreeMatcher):
-    """Compares each event with each box by the very loops that search a leaf: a tree of one node."""
+    """Compares each event with each box by the same loops that search a leaf: a tree of one node."""
 
     def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> TreeIndex:  # noqa: ARG002
         n = len(boxes)
@@ -46,7 +46,7 @@ class _OneLeaf(TreeMatcher):
         return TreeIndex.pack(boxes, shape, fanout=max(2, n), sample=sample)
 
 
-#: What is measured, by the name of its series, and what the picture calls it.
+#: Matchers by the name of their series, and their names in pictures.
 SERIES: dict[str, tuple[Callable[[], Matcher], str]] = {
     "auto": (AutoMatcher, "auto, the default here"),
     "stree/tuned": (STree, "S-tree, tuned"),
@@ -60,13 +60,15 @@ Found = dict[tuple[str, float | None, str], list[float]]
 
 
 def _matching(study: Study) -> Outcome:
-    """Match events of the stock workload with more and more subscriptions."""
+    """Match events of the stock workload with growing numbers of subscriptions."""
     sizes, events = study.params["sizes"], study.params["events"]
     for size in sizes:
         check_count("sizes", size)
     if min(sizes) < 1 or len(set(sizes)) < len(sizes) or events < 1:
         raise ParameterError(
-            f"sizes is {sizes} and events {events}; give numbers of at least 1, and each size once"
+            f"sizes={sizes} with events={events}: must be at least 1, and each size different",
+            parameter="sizes",
+            value=sizes,
         )
     found: Found = {}
     steps = [(k, seed) for k in sorted(sizes) for seed in study.seeds]
@@ -76,21 +78,21 @@ def _matching(study: Study) -> Outcome:
             found.setdefault((series, k, metric), []).append(value)
     rows = [ResultRow.of(series, x, metric, values) for (series, x, metric), values in found.items()]
     rows.sort(key=lambda row: (row.metric, list(SERIES).index(row.series) if row.series in SERIES else -1))
-    said = f"the paper's stock workload, one mode, {len(study.seeds)} "
-    said += f"{'seed' if len(study.seeds) == 1 else 'seeds'}, one thread"
-    return Outcome(rows, {"riabov2003-matching": (_points(rows), said)}, _claims(rows))
+    caption = f"the paper's stock workload, one mode, {len(study.seeds)} "
+    caption += f"{'seed' if len(study.seeds) == 1 else 'seeds'}, one thread"
+    return Outcome(rows, {"riabov2003-matching": (_points(rows), caption)}, _claims(rows))
 
 
 def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
-    """Return what each matcher does with so many subscriptions, by series and metric."""
+    """Return the measurements of each matcher with `k` subscriptions, by series and metric."""
     stocks = Stocks(n_subscriptions=k, n_events=max(n_events, min(EVENTS, TIMED // k)), seed=seed)
-    who = pa.array(["s"]).take(pa.array(np.zeros(k, np.int64)))
-    subscriptions = SubscriptionSet.from_boxes(SCHEMA, who, *stocks.boxes())
+    subscriber = pa.array(["s"]).take(pa.array(np.zeros(k, np.int64)))
+    subscriptions = SubscriptionSet.from_boxes(SCHEMA, subscriber, *stocks.boxes())
     points = stocks.points()
     table = pa.table({name: points[:, i] for i, name in enumerate(SCHEMA.names)})
 
     def batch(n: int) -> EventBatch:
-        """Return events whose keys nobody has made yet: making them is part of matching."""
+        """Return events without cached keys: computing keys is part of matching."""
         return EventBatch.from_arrow(table.slice(0, n), SCHEMA)
 
     counted = batch(max(1, min(n_events, COUNTED // k)))
@@ -98,11 +100,11 @@ def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
     matchers: dict[str, tuple[Matcher, int]] = {}
     for name, (make, _) in SERIES.items():
         matcher = make().fit(subscriptions)
-        matcher.match(batch(_FIRST))  # loads what is compiled
+        matcher.match(batch(_FIRST))  # loads compiled code
         start = perf_counter()
         matcher.match(batch(_FIRST))
         pace = _FIRST / (perf_counter() - start)
-        # A single event costs more than one of many, so the first estimate is a low one.
+        # Single events are slower than batches, so the first estimate of the speed is low.
         matchers[name] = matcher, max(_FIRST, min(len(table), TIMED // k, int(2 * SECONDS * pace)))
         if isinstance(matcher, TreeMatcher) and not isinstance(matcher, _OneLeaf):
             visited, tested = matcher.probe(counted)
@@ -114,7 +116,7 @@ def _measure(k: int, n_events: int, seed: int) -> dict[tuple[str, str], float]:
         if isinstance(matcher, AutoMatcher):
             found["matched", "boxes_tested_pct"] = 100 * float(matcher.count(counted).mean()) / k
     best = dict.fromkeys(SERIES, np.inf)
-    for _ in range(TURNS):  # in turns, so that a disturbance of the machine is nobody's alone
+    for _ in range(TURNS):  # interleaved, so that disturbances of the machine affect all matchers
         for name, (matcher, n) in matchers.items():
             events = batch(n)
             start = perf_counter()
@@ -140,7 +142,7 @@ def _points(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _claims(rows: list[ResultRow]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     value = {(row.series, row.x, row.metric): row.measured for row in rows}
     sizes = sorted({row.x for row in rows if row.x is not None})
     last = sizes[-1]
@@ -191,7 +193,7 @@ def _claims(rows: list[ResultRow]) -> list[str]:
 
 
 MATCHING = Experiment(
-    "what an index visits and tests of all subscriptions, and how fast it is",
+    "share of subscriptions that an index visits and tests, and its speed",
     _matching,
     {"sizes": [1000, 10_000, 100_000, 1_000_000], "events": 2000},
     {"sizes": [1000, 10_000], "events": 500},

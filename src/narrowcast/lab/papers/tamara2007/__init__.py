@@ -1,4 +1,4 @@
-"""Milo, Zur, Verbin 2007: topics that share their audience share a channel, and follow it."""
+"""Milo, Zur, Verbin 2007 (Tamara): topics with similar audiences share adaptive channels."""
 
 from __future__ import annotations
 

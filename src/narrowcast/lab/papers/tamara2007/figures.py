@@ -12,11 +12,11 @@ from narrowcast.lab.papers.tamara2007.setting import (
     OVERHEAD,
     PAPER,
     SMALL,
+    caption_of,
     history,
-    said_of,
     size_note,
     statistics,
-    told,
+    statistics_of,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from narrowcast.lab.sweep import Record
 
 METRIC = "messages_per_interval"
-#: Places along the time that are told; pictures show as many.
+#: Number of positions of time in results and pictures.
 SHOWN = 20
-#: How long changes take, in days, and how that is called.
+#: Durations of changes in days, and their names.
 SPANS = {61.0: "two months", 14.0: "two weeks", 1.0: "one day"}
 
-#: By method and panel, the values of the seeds at each place.
+#: Values of the seeds at each position, by method and panel.
 Curves = dict[tuple[str, str], dict[float, list[float]]]
-#: These by metric.
+#: Curves by metric.
 Found = dict[str, Curves]
 
 
@@ -45,7 +45,7 @@ def lines(
     fixed: Mapping[str, Any],
     panel: Callable[[Record], str],
 ) -> Found:
-    """Return what is told over time, by metric: of every method, and of Tamara with all messages."""
+    """Return the numbers over time, by metric: of every method, and of Tamara including its own messages."""
     found: Found = {METRIC: {}}
 
     def add(metric: str, curve: tuple[str, str], at: Any, value: Any) -> None:
@@ -57,13 +57,13 @@ def lines(
         add(METRIC, (method, where), row["at"], cost)
         if method == "tamara" and adapting is not None:
             add(METRIC, ("tamara+", where), row["at"], cost + float(adapting))
-        for metric in told(row):
+        for metric in statistics_of(row):
             add(metric, (method, where), row["at"], row[metric])
     return found
 
 
-def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mapping[str, str]) -> Outcome:
-    """Return rows of all that is told, and a picture of costs over time."""
+def outcome(found: Found, chart: str, caption: str, notes: list[str], titles: Mapping[str, str]) -> Outcome:
+    """Return rows of all numbers, and a picture of costs over time."""
     panels, order = list(titles), list(NAMES)
 
     def keys(curves: Curves) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         for method, panel in keys(curves)
         for at, values in sorted(curves[method, panel].items())
     ]
-    said += "; points: planned from scratch"
+    caption += "; points: planned from scratch"
     cost = found[METRIC]
     records = [
         {"panel": titles[panel], "place": panels.index(panel), "method": NAMES[method], "at": at,
@@ -84,11 +84,11 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         for at, values in cost[method, panel].items()
     ]  # fmt: skip
     main, beside = ([row for row in rows if (row.metric == METRIC) is is_cost] for is_cost in (True, False))
-    return Outcome(main, {chart: (records, said)}, notes, beside)
+    return Outcome(main, {chart: (records, caption)}, notes, beside)
 
 
 def shown(rows: list[Record], windows: int, length: float) -> list[Record]:
-    """Return what is told of a history, at some places along a length of time or of users."""
+    """Return the rows of a history at evenly spaced positions of time or of users."""
     step = max(1, windows // SHOWN)
     return [
         {"at": round(length * int(row["window"] or 0) / windows, 6), "cost": row["cost"],
@@ -99,12 +99,12 @@ def shown(rows: list[Record], windows: int, length: float) -> list[Record]:
 
 
 def over_days(*, method: str, days: float, **given: Any) -> list[Record]:
-    """Return what a method costs, and what else is told of it, at some places along the time, in days."""
+    """Return the costs and statistics of a method at some positions of time, in days."""
     return shown(history(method=method, days=days, **given), given["windows"], days)
 
 
 def panel_of(name: str, model: str) -> str:
-    """Return the name of a panel, with the model behind it where it is not that of the paper.
+    """Return the name of a panel, with the model of frequencies unless it is the paper's.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def panel_of(name: str, model: str) -> str:
 
 
 def ends(found: Curves, panel: str) -> dict[str, float]:
-    """Return what each series costs at the end of a panel."""
+    """Return the cost of each series at the end of a panel."""
     return {
         method: sum(values[max(values)]) / len(values[max(values)])
         for (method, where), values in found.items()
@@ -124,7 +124,7 @@ def ends(found: Curves, panel: str) -> dict[str, float]:
 
 
 def _by_model(study: Study, shift: str, name: str) -> Outcome:
-    """Run all methods under all models, in two months."""
+    """Run all methods under all models, over two months."""
     params = dict(study.params)
     models = params.pop("model")
     fixed = {**params, "shift": shift, "days": 61.0}
@@ -148,12 +148,12 @@ def _by_model(study: Study, shift: str, name: str) -> Outcome:
                 f"{'reproduced' if falls else 'not reproduced'}."
             )
     titles = {model: f"{model} events" for model in models}
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}"
-    return outcome(found, f"tamara2007-{name}", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}"
+    return outcome(found, f"tamara2007-{name}", caption, [*notes, *size_note(params)], titles)
 
 
 def _below(found: Curves, panel: str) -> float:
-    """Return at how many of the places shown Tamara costs less than Scribe, in per cent."""
+    """Return the share of positions at which Tamara costs less than Scribe, in per cent."""
     tamara, scribe = found["tamara", panel], found["per-flow", panel]
     both = [at for at in tamara if at in scribe]
     less = sum(sum(tamara[at]) < sum(scribe[at]) for at in both)
@@ -161,7 +161,7 @@ def _below(found: Curves, panel: str) -> float:
 
 
 def _figure_6(study: Study) -> Outcome:
-    """Run the same changes in less and less time."""
+    """Run the same changes in ever shorter times."""
     params = dict(study.params)
     days, models = params.pop("days"), params.pop("model")
     found = lines(
@@ -186,22 +186,22 @@ def _figure_6(study: Study) -> Outcome:
         "The paper: in an intense period efforts are spent at the beginning, and pay off soon after. The "
         "first places show it, the more so the shorter the time."
     )
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
-    return outcome(found, "tamara2007-figure-6", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}, {_events(models)}"
+    return outcome(found, "tamara2007-figure-6", caption, [*notes, *size_note(params)], titles)
 
 
 def _of_model(model: str, models: list[str]) -> str:
-    """Return what tells panels of a model apart from those of others, where there are others."""
+    """Return the suffix of panels of a model; empty if there is only one model."""
     return f", {model} events" if len(models) > 1 else ""
 
 
 def _events(models: list[str]) -> str:
-    """Return which models of frequencies there are, in words."""
+    """Return the models of frequencies in words."""
     return f"{', '.join(models)} events"
 
 
 def _figure_7(study: Study) -> Outcome:
-    """Run uniform interests: users who arrive, and users who shift from clusters to them."""
+    """Run uniform interests: users that arrive, and users that shift from clustered interests to them."""
     params = dict(study.params)
     models = params.pop("model")
     kinds = {
@@ -223,12 +223,12 @@ def _figure_7(study: Study) -> Outcome:
         for metric, curves in some.items():
             found.setdefault(metric, {}).update(curves)
     notes = [note for model in models for note in _uniform(found[METRIC], model)]
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
-    return outcome(found, "tamara2007-figure-7", said, [*notes, *size_note(params)], titles)
+    caption = f"messages per interval against days; {caption_of(params, len(study.seeds))}, {_events(models)}"
+    return outcome(found, "tamara2007-figure-7", caption, [*notes, *size_note(params)], titles)
 
 
 def _uniform(cost: Curves, model: str) -> list[str]:
-    """Return what comes of interests without clusters, under one model."""
+    """Return notes on interests without clusters, under one model."""
     last = {kind: ends(cost, panel_of(kind, model)) for kind in ("arrivals", "shift")}
 
     def change(method: str, kind: str) -> float:
@@ -255,7 +255,7 @@ FIGURE_5 = Experiment(
     SMALL,
 )
 FIGURE_6 = Experiment(
-    "the same in two months, two weeks, and one day",
+    "cost over time while users arrive, in two months, two weeks, and one day",
     _figure_6,
     {**PAPER, "days": list(SPANS), "model": MODELS[:1]},
     SMALL,

@@ -11,7 +11,7 @@ import numpy as np
 
 from narrowcast.lab.papers.base import Experiment, Outcome
 from narrowcast.lab.papers.tamara2007.figures import METRIC, lines, outcome, shown
-from narrowcast.lab.papers.tamara2007.setting import led, model_of, seeds_of
+from narrowcast.lab.papers.tamara2007.setting import follow_changes, model_of, seeds_of
 from narrowcast.model.interest import Interest
 from narrowcast.workloads.packages import Packages
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: Names a folder, and the files in it that have a real index of packages.
+#: The environment variable with a folder, and the files in it with a real index of packages.
 FOLDER, DEPENDS, SECTIONS = "NARROWCAST_DATA", "debian_depends.parquet", "debian_packages.parquet"
 _DAY, _HOUR = 86_400.0, 3600.0
 
 
 def index() -> tuple[str, str]:
-    """Return where a real index of packages is, dependencies and sections; nothing where there is none."""
+    """Return the paths of a real index of packages, dependencies and sections; empty if there is none."""
     folder = os.environ.get(FOLDER, "")
     found = [Path(folder, name) for name in (DEPENDS, SECTIONS)]
     return (str(found[0]), str(found[1])) if folder and all(path.exists() for path in found) else ("", "")
@@ -37,21 +37,21 @@ def index() -> tuple[str, str]:
 def _made(
     users: int, topics: int, depends: str, sections: str, seed: int
 ) -> tuple[Interest, pa.Table, float]:
-    """Return the interest at the beginning, the changes, and how many days they take."""
+    """Return the initial interest, the changes, and their duration in days."""
     made = Packages(n_subscribers=users, n_flows=topics, depends=depends, sections=sections, seed=seed)
     last = made.interest()
-    nobody = Interest(np.zeros(last.wants.shape), last.rate, last.subscribers, last.flows)
-    return nobody, made.tables()["changes"], made.days
+    empty = Interest(np.zeros(last.wants.shape), last.rate, last.subscribers, last.flows)
+    return empty, made.tables()["changes"], made.days
 
 
 def _costs(
     *, method: str, hours: float, users: int, topics: int, depends: str, sections: str, windows: int,
     function: str, seed: int,
 ) -> list[Record]:  # fmt: skip
-    """Return what a method costs, and what else is told of it, as users arrive."""
-    nobody, changes, days = _made(users, topics, depends, sections, seed)
-    rows = led(
-        method, nobody, changes, start=None, seconds=days * _DAY, model=model_of(function, hours * _HOUR),
+    """Return the costs and statistics of a method as users arrive."""
+    empty, changes, days = _made(users, topics, depends, sections, seed)
+    rows = follow_changes(
+        method, empty, changes, start=None, seconds=days * _DAY, model=model_of(function, hours * _HOUR),
         windows=windows, seed=seed,
     )  # fmt: skip
     return shown(rows, windows, users)
@@ -82,9 +82,9 @@ def _figure_9(study: Study) -> Outcome:
         "so this says nothing about its numbers."
     )
     kind = "packages of the Debian index" if depends else "made-up packages"
-    said = f"messages per interval against users; {params['users']:,} users, {kind}, "
-    said += f"costs {params['function']}, {seeds_of(len(study.seeds))}"
-    return outcome(found, "tamara2007-figure-9", said, notes, titles)
+    caption = f"messages per interval against users; {params['users']:,} users, {kind}, "
+    caption += f"costs {params['function']}, {seeds_of(len(study.seeds))}"
+    return outcome(found, "tamara2007-figure-9", caption, notes, titles)
 
 
 FIGURE_9 = Experiment(

@@ -1,4 +1,4 @@
-"""What the experiments have in common: the workload, the methods, and how each is led through the changes."""
+"""Common parts of the experiments: the workload, the methods, and the run of a method through the changes."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
     from narrowcast.lab.sweep import Record
 
-#: The paper's benchmark (section 5.2), and a small one of its kind. How interests are drawn is our reading.
+#: The paper's benchmark (section 5.2), and a small one. How interests are drawn is our interpretation.
 PAPER: dict[str, Any] = {
     "users": 3000, "topics": 120, "p_in": 0.9, "home": 2, "function": "linear", "windows": 100,
 }  # fmt: skip
 SMALL: dict[str, Any] = {"users": 300, "topics": 60, "windows": 20}
-#: Groups of topics that interests come in.
+#: Number of groups of topics with clustered interests.
 GROUPS = 10
-#: Models of frequencies, as the paper calls them.
+#: Models of frequencies, by the paper's names.
 MODELS = ["average", "frequent", "infrequent"]
-#: Methods that follow changes, by how they are called here, and those that plan again from scratch.
+#: Methods that adapt to changes, by their names here, and methods that plan again from scratch.
 ONLINE = ("tamara", "tamara-tidy", "static")
 OFFLINE = ("kmeans", "giant", "frequency-threshold", "cover")
 METHODS = ("per-flow", *ONLINE, *OFFLINE)
-#: How methods are called in pictures.
+#: Names of methods in pictures.
 NAMES = {
     "per-flow": "Scribe: a channel each", "tamara": "Tamara", "tamara+": "Tamara+, with adapting",
     "tamara-tidy": "tidy", "static": "static clusters", "kmeans": "k-means", "giant": "one giant cluster",
     "frequency-threshold": "frequency threshold", "cover": "cover",
 }  # fmt: skip
-#: Numbers of the paper's simulator, by what they are called in a row of a history, and how those begin that
+#: Numbers of the paper's simulator, by their names in a row of a history, and the prefixes of names that
 #: count by kind.
 STATISTICS = {"clusters": "clusters", "per_cluster": "topics_per_cluster", "direct": "direct_topics"}
 COUNTS = ("messages_", "updates_")
-#: What adapting takes in all, told of methods that adapt.
+#: Metric: the total cost of adapting, for methods that adapt.
 OVERHEAD = "overhead_pct"
-#: After this share of arrivals, `static` keeps the clusters that there are.
-KEPT = 0.1
-#: Places along the time at which plans are made from scratch; `cover` only at the last.
+#: The share of arrivals after which `static` stops adapting its clusters.
+STATIC_SHARE = 0.1
+#: Number of times at which methods plan from scratch; `cover` only at the last.
 CHECKPOINTS = 5
 
 _DAY = 86_400.0
@@ -69,7 +69,7 @@ def workload(
     shift: str = "none",
     **_: Any,
 ) -> Feeds:
-    """Return the paper's workload.
+    """Return the paper's workload for a seed.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def workload(
 
 
 def history(*, method: str, **given: Any) -> list[Record]:
-    """Return what a method's plans cost window by window; the same again is not run again."""
+    """Return the costs of a method's plans, window by window; results of a run are cached."""
     return [dict(row) for row in _history(method, tuple(sorted(given.items())))]
 
 
@@ -99,7 +99,7 @@ def _history(method: str, given: tuple[tuple[str, Any], ...]) -> list[Record]:
         first = Interest(np.zeros(first.wants.shape), first.rate, first.subscribers, first.flows)
     else:
         start = planted(feeds, first)
-    return led(
+    return follow_changes(
         method,
         first,
         tables["changes"],
@@ -112,18 +112,18 @@ def _history(method: str, given: tuple[tuple[str, Any], ...]) -> list[Record]:
 
 
 def model_of(function: str, interval: float = 360.0) -> Overall:
-    """Return the cost model with one function of size for upkeep and for events."""
+    """Return the cost model with one function of channel size for maintenance and for events."""
     return Overall(cost_m=function, cost_d=function, interval=interval)
 
 
 def planted(feeds: Feeds, interest: Interest) -> ChannelPlan:
-    """Return clusters that match the interests perfectly; who joins them is left open."""
+    """Return clusters that match the interests perfectly, without subscribers."""
     carries = feeds.planted()[:, None] == np.arange(GROUPS)
-    nobody = np.zeros((0, GROUPS))
-    return ChannelPlan(carries, nobody, subscribers=interest.subscribers[:0], flows=interest.flows)
+    no_subscribers = np.zeros((0, GROUPS))
+    return ChannelPlan(carries, no_subscribers, subscribers=interest.subscribers[:0], flows=interest.flows)
 
 
-def led(
+def follow_changes(
     method: str,
     first: Interest,
     changes: pa.Table,
@@ -134,33 +134,33 @@ def led(
     windows: int,
     seed: int,
 ) -> list[Record]:
-    """Return what the plans of a method cost, window by window, while interests change.
+    """Return the costs of a method's plans, window by window, while interests change.
 
     Parameters
     ----------
     method
         Its name.
     first, changes
-        The interest at the beginning, and how it changes.
+        The initial interest, and its changes.
     start
-        The clusters at the beginning, where there are some.
+        The initial clusters, if any.
     seconds, windows
-        How long it takes, and into how many windows that is cut.
+        Duration in seconds, and number of windows.
     model
-        What channels and events cost.
+        Costs of channels and events.
     seed
-        Of what the method leaves to chance.
+        Seed of the method's random choices.
     """
     following = Following(interest=first, changes=changes, windows=windows, seconds=seconds, model=model)
     costs = {"cost_m": model.cost_m, "cost_d": model.cost_d, "interval": model.interval, "seed": seed}
     if method == "tamara-tidy":
         tidy = TamaraTidy(start=start, period=following.window, **costs).fit(first)
-        return _followed(following, tidy)
+        return _adaptive_rows(following, tidy)
     if method == "tamara" or (method == "static" and start is not None):
         plain = Tamara(start=start, period=following.window, adapt=method == "tamara", **costs).fit(first)
-        return _followed(following, plain)
+        return _adaptive_rows(following, plain)
     if method == "static":
-        return _kept(following, costs)
+        return _static_rows(following, costs)
     places = (
         {windows} if method == "cover" else {windows * (i + 1) // CHECKPOINTS for i in range(CHECKPOINTS)}
     )
@@ -174,8 +174,8 @@ def led(
     return found
 
 
-def _followed(following: Following, planner: Tamara) -> list[Record]:
-    """Lead a planner: rows have the messages since the beginning, the last also the updates of clusters."""
+def _adaptive_rows(following: Following, planner: Tamara) -> list[Record]:
+    """Run a planner; rows have the messages since the start, the last one also updates of clusters."""
     before, kinds = _updates(planner), list(planner.messages_)
     rows: list[Record] = following.lead(planner)
     sent: Counter[str] = Counter()
@@ -189,25 +189,25 @@ def _followed(following: Following, planner: Tamara) -> list[Record]:
 
 
 def _messages(planner: Tamara) -> Counter[str]:
-    """Return how many messages a planner has sent, by kind."""
+    """Return the number of messages that a planner has sent, by kind."""
     return Counter({f"messages_{kind}": count for kind, count in planner.messages_.items()})
 
 
 def _updates(planner: Tamara) -> Counter[str]:
-    """Return how often a planner has changed its clusters, by kind."""
+    """Return the number of times a planner has changed its clusters, by kind."""
     return Counter({f"updates_{kind}": count for kind, count in planner.updates_.items()})
 
 
-def _kept(following: Following, costs: Mapping[str, Any]) -> list[Record]:
-    """Return what clusters cost that are made while the first come, and then stay as they are."""
+def _static_rows(following: Following, costs: Mapping[str, Any]) -> list[Record]:
+    """Return the costs of clusters that are made from the first arrivals and then stay the same."""
     planner = Tamara(period=following.window, **costs).fit(following.interest)
     rows: list[Record] = []
-    # What was counted before, less what it took the planner that there is now to begin.
+    # Earlier counts, without those of the initialization of the current planner.
     sent: Counter[str] = Counter()
     made: Counter[str] = Counter()
     for window, (batch, interest) in enumerate(following.states(), 1):
         planner.update(batch)
-        if window == max(1, round(KEPT * following.windows)):
+        if window == max(1, round(STATIC_SHARE * following.windows)):
             sent, made = _messages(planner), _updates(planner)
             planner = Tamara(start=planner.plan_, adapt=False, **costs).fit(interest)
             sent.subtract(_messages(planner))
@@ -220,7 +220,7 @@ def _kept(following: Following, costs: Mapping[str, Any]) -> list[Record]:
 
 
 def statistics(row: Mapping[str, Any]) -> Record:
-    """Return what the paper's simulator tells of a row of a history, besides costs, by metric.
+    """Return the numbers of the paper's simulator in a row of a history, besides costs, by metric.
 
     Examples
     --------
@@ -228,23 +228,23 @@ def statistics(row: Mapping[str, Any]) -> Record:
     {'clusters': 2, 'topics_per_cluster': 3.5, 'direct_topics': 4, 'messages_survey': 12}
     """
     named = {STATISTICS.get(name, name): value for name, value in row.items()}
-    return {name: named[name] for name in told(named)}
+    return {name: named[name] for name in statistics_of(named)}
 
 
-def told(record: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that a record has, besides costs."""
+def statistics_of(record: Mapping[str, Any]) -> list[str]:
+    """Return the metrics of a record, besides costs."""
     others = [name for name in record if name == OVERHEAD or name.startswith(COUNTS)]
     return [*STATISTICS.values(), *others]
 
 
 def change_pct(row: Mapping[str, Any], what: str) -> float:
-    """Return by how many per cent a cost is above that of a channel for each flow."""
+    """Return how much a cost is above that of a channel for each flow, in per cent."""
     name = "per_flow" if what == "cost" else f"per_flow_{what}"
     return 100 * (row[what] / row[name] - 1) if row[name] else 0.0
 
 
 def overhead_pct(rows: Iterable[Mapping[str, Any]]) -> float:
-    """Return what adapting takes in all, in per cent of what channels and events cost meanwhile."""
+    """Return the total cost of adapting, in per cent of the cost of channels and events in the same time."""
     rows = list(rows)
     cost = sum(row["cost"] for row in rows)
     return 100 * sum(row.get("adapting", 0.0) for row in rows) / cost if cost else 0.0
@@ -255,19 +255,19 @@ def is_paper(params: Mapping[str, Any]) -> bool:
     return all(params[name] == value for name, value in PAPER.items() if name != "windows")
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
-    """Return what the numbers are of, for the line below a title."""
-    said = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
-    return f"{said}, {seeds_of(seeds)}"
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
+    """Return the subtitle of a chart: sizes of the workload and number of seeds."""
+    caption = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
+    return f"{caption}, {seeds_of(seeds)}"
 
 
 def seeds_of(count: int) -> str:
-    """Return how many seeds numbers are of, in words."""
+    """Return a number of seeds in words."""
     return f"{count} {'seed' if count == 1 else 'seeds'}"
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:
-    """Return a warning where the workload is not the paper's."""
+    """Return a warning if the workload is not the paper's."""
     if is_paper(params):
         return []
     return ["The workload here is not the paper's: its numbers and curves are of another one."]

@@ -1,4 +1,4 @@
-"""Tables 2 and 3: what clusters save in the end, when users arrive and when their interests shift."""
+"""Tables 2 and 3: final savings of clusters, when users arrive and when their interests shift."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from narrowcast.lab.papers.tamara2007.setting import (
     OVERHEAD,
     PAPER,
     SMALL,
+    caption_of,
     change_pct,
     history,
     is_paper,
-    said_of,
     size_note,
     statistics,
-    told,
+    statistics_of,
 )
 from narrowcast.lab.sweep import Sweep
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What is told of each cost.
+#: Metric of each cost.
 CHANGES = {"cost": "oc_change_pct", "maintenance": "mc_change_pct", "dissemination": "dc_change_pct"}
-#: Overall cost with all messages of adapting, in a record.
+#: Field of a record: overall cost including all messages of adapting.
 PLUS = "plus_pct"
-#: What the paper prints: maintenance, dissemination and both, in per cent against Scribe.
+#: The paper's numbers: maintenance, dissemination and both, in per cent of change against Scribe.
 PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
     "table-2": {
         ("tamara", "average"): (-78.75, 45.45, -63.73),
@@ -55,12 +55,12 @@ PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
 }
 #: The order of these three.
 PRINTED_ORDER = ("mc_change_pct", "dc_change_pct", "oc_change_pct")
-#: The paper's numbers are ratios of small whole numbers: of DC they tell no more than this, in points.
+#: The paper's numbers are ratios of small integers: this is their precision for DC, in points.
 COARSE = {"average": 9.0, "frequent": 3.0, "infrequent": 25.0}
 
 
 def _end(*, method: str, **given: Any) -> Record:
-    """Return what a method's plan costs in the end, and what it took to get there."""
+    """Return the final cost of a method's plan, and the cost of adapting."""
     rows = history(method=method, **given)
     last = rows[-1]
     found: Record = {metric: change_pct(last, cost) for cost, metric in CHANGES.items()}
@@ -83,10 +83,12 @@ def _table(study: Study, name: str) -> Outcome:
     printed = PRINTED[name] if is_paper(params) else {}
     rows, marks = [], []
     for (method, model), records in sorted(found.items(), key=_order):
-        said = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
-        for metric in (*CHANGES.values(), *told(records[0])):
+        printed_values = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
+        for metric in (*CHANGES.values(), *statistics_of(records[0])):
             values: list[Any] = [record[metric] for record in records]
-            rows.append(ResultRow.of(f"{method}/{model}", None, metric, values, paper=said.get(metric)))
+            rows.append(
+                ResultRow.of(f"{method}/{model}", None, metric, values, paper=printed_values.get(metric))
+            )
         if PLUS in records[0]:
             plus: list[Any] = [record[PLUS] for record in records]
             rows.append(ResultRow.of(f"{method}+/{model}", None, "oc_change_pct", plus))
@@ -102,20 +104,20 @@ def _table(study: Study, name: str) -> Outcome:
                     {**mark, "value": row.paper, "low": row.paper, "high": row.paper, "kind": "paper"}
                 )
     value = {(row.series, row.metric): row for row in rows}
-    chart = {f"tamara2007-{name}": (marks, said_of(params, len(study.seeds)))}
+    chart = {f"tamara2007-{name}": (marks, caption_of(params, len(study.seeds)))}
     notes = [*_claims(value, name, list(grid["model"])), *size_note(params)]
     counted = [row for row in rows if row.metric.startswith(COUNTS)]
     return Outcome([row for row in rows if row not in counted], chart, notes, counted)
 
 
 def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
-    """Return where a method and a model come in tables."""
+    """Return the sort key of a method and a model in tables."""
     (method, model), _ = item
     return (MODELS.index(model), METHODS.index(method))
 
 
 def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str]) -> list[str]:
-    """Hold the paper's numbers against those that came out."""
+    """Return notes that compare the paper's numbers with the measured ones."""
 
     def oc(method: str, model: str) -> float:
         return value[f"{method}/{model}", "oc_change_pct"].measured
@@ -123,7 +125,7 @@ def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str
     notes = []
     for model in models:
         tamara = value[f"tamara/{model}", "oc_change_pct"]
-        said = "" if tamara.paper is None else f" (the paper: {tamara.paper:g})"
+        quoted = "" if tamara.paper is None else f" (the paper: {tamara.paper:g})"
         dc = value[f"tamara/{model}", "dc_change_pct"]
         apart = ""
         if dc.paper is not None:
@@ -134,7 +136,7 @@ def _claims(value: dict[tuple[str, str], ResultRow], name: str, models: list[str
             )  # fmt: skip
         best = min((oc(method, model), method) for method in METHODS)
         notes.append(
-            f"{model}: Tamara is at {tamara.measured:.1f} % of overall cost against Scribe{said}, tidy at "
+            f"{model}: Tamara is at {tamara.measured:.1f} % of overall cost against Scribe{quoted}, tidy at "
             f"{oc('tamara-tidy', model):.1f}, k-means with users who choose exactly at "
             f"{oc('kmeans', model):.1f}, one giant cluster at {oc('giant', model):.1f}, static clusters at "
             f"{oc('static', model):.1f}, and cover, which sees everything, at {oc('cover', model):.1f}. Best "

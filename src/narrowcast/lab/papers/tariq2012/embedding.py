@@ -1,4 +1,4 @@
-"""Figure 3 (a) to (j): how true coordinates stay that groups find, and what clusters they make of them."""
+"""Figure 3 (a) to (j): accuracy of coordinates that groups compute, and quality of clusters from them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from narrowcast.lab.papers.tariq2012.histories import (
     WORKLOADS,
     FoundClusters,
     SeedHistories,
-    held,
+    caption_of,
     numbers_of,
     planner_of,
     points_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
-from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, Judged
+from narrowcast.lab.papers.tariq2012.quality import OWN, RESTARTS, JudgedHistories
 from narrowcast.lab.spectral import merging
 from narrowcast.lab.spectral.fidelity import apart, neighbourhood, stress
 from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from narrowcast.lab.spectral.space import EmbeddingSpace
     from narrowcast.lab.sweep import Record
 
-#: What is not varied along an axis: groups of the lowest level, the share of landmarks, and levels.
+#: Fixed values of the other axes: groups of the lowest level, the share of landmarks, and levels.
 GROUPS, LANDMARKS, LEVELS = 8, 0.3, 2
-#: How coordinates are found: each group by its own, as published, or all by one table of landmarks.
+#: Sources of coordinates: each group's own matrix, as published, or one table of landmarks for all groups.
 WAYS: dict[str, Callable[..., Hierarchy | CoordinateTable]] = {"faithful": embedded, "table": tabled}
-#: Centres by a sample, by groups that begin with those of the group above, or by groups on their own.
+#: Centres from a sample, from groups that start with those of the group above, or from independent groups.
 CLUSTERINGS = ("sampled", "hierarchical", "hp2pc")
-#: Where clusters are held against ideal ones.
+#: Setting in which clusters are compared with ideal ones.
 JUDGED = ("m1", "m2")
-#: What is measured of coordinates, and of clusters.
+#: Metrics of coordinates, and of clusters.
 FIDELITY = ("hscore", "trustworthiness", "continuity", "stress", "stress_scaled")
 CLUSTERS = (FALSE, "balance", "entropy", "accuracy")
-#: What tables leave out.
+#: Metrics that tables omit.
 BESIDE = ("trustworthiness", "continuity", "stress", "balance")
 
 
 def settings(params: Any) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield along each axis a place and the hierarchy there, along landmarks with two and three levels."""
+    """Yield axis, position and options of the hierarchy; landmarks vary with two and with three levels."""
     plain = {"groups": GROUPS, "landmarks": LANDMARKS, "levels": LEVELS}
     for count in params["groups"]:
         yield "groups", count, {**plain, "groups": count}
@@ -72,7 +72,7 @@ def _embed(
     histories: SeedHistories, *, method: str, way: str, seed: int, history: int, dimensions: int, kappa: int,
     groups: list[int], landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how true coordinates are along each axis."""
+    """Return the accuracy of coordinates along each axis."""
     rows = histories.rows(history)
     alike = similarity(rows).toarray()
     space = space_of(f"{method}/plain", dimensions)
@@ -96,7 +96,7 @@ def _embed(
 
 
 def _coordinates(space: EmbeddingSpace, rows: Any, way: str, given: dict[str, Any], seed: int) -> Any:
-    """Return where rows are, by a hierarchy or with one level by all of them together."""
+    """Return the coordinates of rows, computed by a hierarchy or, with one level, at once."""
     if given["levels"] == 1:
         return space.frame(rows).own
     tree = GroupTree.of(rows, **given, least=space.dimensions + 1, seed=seed)
@@ -107,7 +107,7 @@ def _merge(
     histories: SeedHistories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
     clusters: int, landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return what members get for nothing along landmarks and levels."""
+    """Return the false positives of clusters along landmarks and levels."""
     found: list[Record] = []
     for axis, x, given in _hierarchies(landmarks, levels):
         planner = planner_of(
@@ -121,17 +121,17 @@ def _merge(
 
 
 def _hierarchies(landmarks: list[float], levels: list[int]) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield what there is along landmarks and levels, where there is a hierarchy."""
+    """Yield the settings along landmarks and levels that have a hierarchy."""
     for axis, x, given in settings({"groups": [], "landmarks": landmarks, "levels": levels}):
         if given["levels"] > 1 and axis in ("landmarks", "levels"):
             yield axis, x, given
 
 
 def _judge(
-    judged: Judged, *, method: str, clustering: str, seed: int, history: int, dimensions: int, ideal: int,
-    landmarks: list[float], levels: list[int], **_: Any
+    judged: JudgedHistories, *, method: str, clustering: str, seed: int, history: int, dimensions: int,
+    ideal: int, landmarks: list[float], levels: list[int], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how near the clusters of groups are to ideal ones along landmarks and levels."""
+    """Return the similarity of the clusters of groups to ideal ones along landmarks and levels."""
     rows, space = judged.histories.rows(history), space_of(method, dimensions)
     found: list[Record] = []
     for axis, x, given in _hierarchies(landmarks, levels):
@@ -148,19 +148,19 @@ def _judge(
 
 
 def _own(*, seed: int, clusters: int, ideal: int, history: int, **given: Any) -> list[Record]:
-    """Return the same of our own method, which has no hierarchy."""
+    """Return the same for the product's own method, which has no hierarchy."""
     zipf = SeedHistories.make(seed=seed, workload="zipf", **given)
     label = zipf.label(planner_of(zipf, OWN, clusters, seed=seed, history=history))
-    got = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
-    found: list[Record] = [{"workload": "zipf", **got}]
+    deliveries = {FALSE: zipf.false_positives(label), "balance": balance(label, clusters)}
+    found: list[Record] = [{"workload": "zipf", **deliveries}]
     for workload in JUDGED:
-        judged = Judged.make(seed=seed, workload=workload, ideal=ideal, **given)
+        judged = JudgedHistories.make(seed=seed, workload=workload, ideal=ideal, **given)
         found.append({"workload": workload, **judged.own(ideal, seed=seed, history=history)})
     return found
 
 
 def _figure_3(study: Study) -> Outcome:
-    """Run coordinates and clusters."""
+    """Run the experiments on coordinates and on clusters."""
     params = dict(study.params)
     _check(params)
     workloads, found = params.pop("workloads"), FoundClusters()
@@ -172,7 +172,7 @@ def _figure_3(study: Study) -> Outcome:
     grid = {"workload": ["zipf"], "method": list(SPECTRAL), "clustering": list(CLUSTERINGS)}
     sweeps = [Sweep(_merge, grid, study.seeds, params, setup=SeedHistories.make, by=["workload"])]
     grid = {**grid, "workload": list(JUDGED)}
-    sweeps.append(Sweep(_judge, grid, study.seeds, params, setup=Judged.make, by=["workload"]))
+    sweeps.append(Sweep(_judge, grid, study.seeds, params, setup=JudgedHistories.make, by=["workload"]))
     for sweep in sweeps:
         for row in study.run(sweep).rows:
             series = f"{row['method']}/{row['clustering']}/{row['workload']}/{row['axis']}"
@@ -181,25 +181,26 @@ def _figure_3(study: Study) -> Outcome:
         found.add(f"{OWN}/{row['workload']}", None, numbers_of(row, CLUSTERS))
     rows = found.rows()
     shown, beside = ([row for row in rows if (row.metric in BESIDE) == hidden] for hidden in (False, True))
-    charts = {"tariq2012-figure-3": (_records(rows, params), said_of(params, len(study.seeds)))}
+    charts = {"tariq2012-figure-3": (_records(rows, params), caption_of(params, len(study.seeds)))}
     notes = [*_claims(found, params, workloads), *_cluster_claims(found, params)]
     return Outcome(shown, charts, [*notes, *size_note(params)], beside)
 
 
 def _check(params: dict[str, Any]) -> None:
-    """Refuse what no hierarchy can be made with."""
+    """Refuse settings without a possible hierarchy."""
     for name in params["workloads"]:
         if name not in WORKLOADS:
-            raise ParameterError(f"workloads has {name!r}; give some of {', '.join(WORKLOADS)}")
+            raise ParameterError(parameter="workloads", value=name, limit=f"some of {', '.join(WORKLOADS)}")
     if 2 * params["kappa"] >= params["subscriptions"]:
         raise ParameterError(
-            f"kappa is {params['kappa']} with {params['subscriptions']} subscriptions; "
-            "give fewer neighbours than half of them"
+            parameter="kappa",
+            value=params["kappa"],
+            limit=f"less than half of the {params['subscriptions']} subscriptions",
         )
 
 
 def _records(rows: list[ResultRow], params: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the points of the figure; `direct` is a line across."""
+    """Return the points of the figure; `direct` is a horizontal line."""
     points: list[dict[str, Any]] = []
     ends = {axis: [min(params[axis]), max(params[axis])] for axis in ("landmarks", "levels")}
     ends["levels"][0] = max(ends["levels"][0], min(LEVELS, ends["levels"][1]))
@@ -229,7 +230,7 @@ def _records(rows: list[ResultRow], params: dict[str, Any]) -> list[dict[str, An
 
 
 def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) -> list[str]:
-    """Hold what the paper says of coordinates against what came out."""
+    """Return notes that compare the paper's claims on coordinates with the results."""
     first = workloads[0]
 
     def along(method: str, way: str, axis: str, metric: str = "hscore") -> list[float]:
@@ -257,13 +258,13 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
         ends = {method: along(method, "faithful", "levels") for method in ("rassoc", "ncut")}
         lost = {method: values[0] - values[-1] for method, values in ends.items()}
         table = {method: along(method, "table", "levels") for method in ends}
-        kept = {method: values[0] - values[-1] for method, values in table.items()}
+        table_loss = {method: values[0] - values[-1] for method, values in table.items()}
         notes.append(
             f"From one level to {max(params['levels'])} HScore falls by {lost['rassoc']:.2f} by ratio "
             f"association and by {lost['ncut']:.2f} by normalised cut: the trend is the paper's, 'slightly' "
-            f"is {held(max(lost.values()) < 0.05)}. With one table of the root's landmarks, which everybody "
-            f"hears, it falls by {kept['rassoc']:.2f} and {kept['ncut']:.2f}: the more levels, the fewer "
-            "landmarks the table has."
+            f"is {verdict(max(lost.values()) < 0.05)}. With one table of the root's landmarks, which all "
+            f"groups get, it falls by {table_loss['rassoc']:.2f} and {table_loss['ncut']:.2f}: the more "
+            "levels, the fewer landmarks the table has."
         )
     notes.append(
         f"A group has at least {params['dimensions'] + 1} landmarks, one more than coordinates, as the paper "
@@ -278,16 +279,16 @@ def _claims(found: FoundClusters, params: dict[str, Any], workloads: list[str]) 
         notes.append(
             "The paper: M2 is embedded better than M1. Here the stress of all rows together is "
             f"{central['m2', 'stress']:.3f} with M2 and {central['m1', 'stress']:.3f} with M1, "
-            f"{held(central['m2', 'stress'] < central['m1', 'stress'])}; HScore "
+            f"{verdict(central['m2', 'stress'] < central['m1', 'stress'])}; HScore "
             f"{central['m2', 'hscore']:.2f} and {central['m1', 'hscore']:.2f}, "
-            f"{held(central['m2', 'hscore'] > central['m1', 'hscore'])}: with M2 many similarities are "
+            f"{verdict(central['m2', 'hscore'] > central['m1', 'hscore'])}: with M2 many similarities are "
             "equal, and who is the nearer of equals is chance."
         )
     return notes
 
 
 def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of k-means by groups against what came out."""
+    """Return notes that compare the paper's claims on k-means by groups with the results."""
     notes = []
     for workload, metric, unit in (
         ("zipf", FALSE, "false positives"),
@@ -306,7 +307,7 @@ def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         notes.append(
             f"The paper: both of its k-means beat HP2PC. By {unit} ({workload}) the sampling method is "
             f"better in {wins['sampled']} of {of} settings here, the hierarchical one in "
-            f"{wins['hierarchical']}: {held(min(wins.values()) > 0.8 * of)}."
+            f"{wins['hierarchical']}: {verdict(min(wins.values()) > 0.8 * of)}."
         )
     notes.append(
         "With M2 the graph of who shares events is in parts, about one for each hotspot. A group is to hang "
@@ -328,7 +329,7 @@ def _cluster_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
 
 
 FIGURE_3 = Experiment(
-    "how true coordinates of groups are; k-means by a sample, by groups, and HP2PC",
+    "accuracy of coordinates from groups; k-means by a sample, by groups, and HP2PC",
     _figure_3,
     {
         **PAPER,

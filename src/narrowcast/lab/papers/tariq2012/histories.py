@@ -1,4 +1,4 @@
-"""Histories: what the subscriptions of a seed matched, what they match later, and clusters made of that."""
+"""Histories: past matches of the subscriptions of a seed, later matches, and clusters made from the past."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: How boxes and events of each workload are spread: the paper's two models, and uniform boxes with events of
+#: Distribution of boxes and events of each workload: the paper's two models, and uniform boxes with events of
 #: either.
 WORKLOADS: dict[str, Any] = {
     "m1": ("uniform", "uniform"),
@@ -45,8 +45,8 @@ WORKLOADS: dict[str, Any] = {
     "uniform": ("uniform", "uniform"),
     "zipf": ("uniform", "hotspots"),
 }
-#: What methods are called in a series, with how each is made: the paper's two, as it has them and with
-#: coordinates scaled to length 1; what it compares with; and our own.
+#: Methods by their names in series, with their parameters: the paper's two, as published and with
+#: coordinates scaled to length 1; the methods it compares with; and the product's own.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "rassoc/plain": ("rassoc", {"normalise": False}),
     "rassoc/row": ("rassoc", {"normalise": True}),
@@ -58,10 +58,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "r-tree": ("r-tree", {}),
     "direct": ("direct", {}),
 }
-#: Those that have coordinates.
+#: Methods with coordinates.
 SPECTRAL = tuple(name for name, (method, _) in METHODS.items() if method in ("rassoc", "ncut"))
-#: What all experiments take, at the paper's size (section 3.2.1) as far as it says: of its 6,000 events it
-#: does not say which are for what, and of Zipf's law not the exponent.
+#: Common parameters at the paper's size (section 3.2.1), as far as it is given: of its 6,000 events it
+#: does not say which are used for what, and of Zipf's law not the exponent.
 PAPER: dict[str, Any] = {
     "subscriptions": 1000,
     "learn": 2000,
@@ -73,24 +73,24 @@ PAPER: dict[str, Any] = {
 SMALL: dict[str, Any] = {"subscriptions": 300, "learn": 1000, "events": 300}
 #: The metric of false positives.
 FALSE = "false_positives_per_event"
-#: How often k-means begins anew for clusters that are to be the ideal ones.
+#: Number of restarts of k-means for ideal clusters.
 _BEST_OF = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeedHistories:
-    """Subscriptions of a seed, with the events that they matched and others.
+    """Subscriptions of a seed, with past events that they matched and later events.
 
     Parameters
     ----------
     seen
-        Who matched which of the events that clusters are made from, in the order of time.
+        Matches of the events that clusters are made from, subscriptions x events in order of time.
     unseen
-        Whom each of the events matches that clusters are measured by.
+        Matches of the events that clusters are measured by, events x subscriptions.
     boxes
         The ends of boxes.
     spot
-        The hotspot that is nearest to the middle of each box.
+        The hotspot nearest to the centre of each box.
     """
 
     seen: Interest
@@ -113,7 +113,7 @@ class SeedHistories:
     ) -> Self:
         """Draw the workload of a seed, and match its events."""
         if not 0 <= zipf < math.inf:
-            raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
+            raise ParameterError(parameter="zipf", value=zipf, limit="an exponent of at least 0")
         boxes, points = WORKLOADS[workload]
         drawn = Hotspots(
             n_subscriptions=subscriptions,
@@ -137,36 +137,37 @@ class SeedHistories:
         return cls(Interest(wants), later, (lo, hi), spot.astype(np.int64))
 
     def known(self) -> Ints:
-        """Return the subscriptions that matched anything."""
+        """Return the subscriptions with at least one past match."""
         return np.flatnonzero(np.diff(self.seen.wants.indptr))
 
     def rows(self, history: int) -> Relation:
-        """Return the last so many events that each of these matched."""
+        """Return the last `history` events that each known subscription matched."""
         return recent(self.seen.wants, history)[self.known()]
 
     def label(self, planner: Any) -> Ints:
-        """Return the cluster of each subscription that a planner puts it into."""
+        """Return the cluster of each subscription according to a planner."""
         return np.asarray(planner.fit(self.seen).plan_.listens.indices, np.int64)
 
     def false_positives(self, label: Ints, *, per_peer: int = 1) -> float:
-        """Return how many get an event for nothing, in the mean of the unseen ones.
+        """Return the mean number of unwanted deliveries of an unseen event.
 
         Parameters
         ----------
         label
             The cluster of each subscription.
         per_peer
-            How many subscriptions, one after the other, are of one peer. It is in the clusters of all of
-            them, and what any of them matches it does not get for nothing.
+            Number of consecutive subscriptions of the same peer. It is in the clusters of all of them, and an
+            event that any of them matches is wanted.
         """
         peers = np.arange(len(label)) // per_peer if per_peer > 1 else None
         found = received(self.unseen, label, peers=peers)
         return found.false_positives / self.unseen.n_events
 
     def ideal(self, clusters: int, seed: int) -> Ints:
-        """Return the clusters that all there is to know gives: the paper does not say what is ideal.
+        """Return the clusters from complete information; the paper does not define ideal clusters.
 
-        All seen events count, not the last few, and all similarities, not some coordinates.
+        They are computed from all seen events, not the last few, and from all similarities, not from
+        coordinates.
         """
         rows = similarity(self.seen.wants).toarray()
         found = kmeans(rows, clusters, rng=np.random.default_rng([seed, 2012]), restarts=_BEST_OF)
@@ -176,19 +177,19 @@ class SeedHistories:
 def planner_of(
     histories: SeedHistories, method: str, clusters: int, *, seed: int, history: int, **more: Any
 ) -> Any:
-    """Return the planner of a method that is not fitted yet.
+    """Return the unfitted planner of a method.
 
     Parameters
     ----------
     histories
-        Whose boxes are taken, where a method goes by boxes.
+        The source of boxes, for methods that need them.
     method
         One of `METHODS`.
     clusters, seed, history
-        How many clusters, what draws come from, and how many events each subscription remembers: for those
-        that have coordinates. `direct` takes all events that were seen.
+        Number of clusters, seed, and number of events that each subscription remembers, for methods with
+        coordinates. `direct` uses all seen events.
     more
-        What else those take that have coordinates.
+        Further parameters of methods with coordinates.
     """
     name, given = METHODS[method]
     if method in SPECTRAL:
@@ -199,19 +200,19 @@ def planner_of(
 
 
 def space_of(method: str, dimensions: int) -> EmbeddingSpace:
-    """Return what gives coordinates as the paper has it: projections between groups have no offset."""
+    """Return the embedding as in the paper: projections between groups have no offset."""
     if METHODS[method][0] == "rassoc":
         return Association(dimensions=dimensions, offset=False)
     return SpaceCut(dimensions=dimensions, offset=False)
 
 
 def points_of(method: str, coordinates: Doubles) -> Doubles:
-    """Return what k-means takes of coordinates: as they are, or by their directions."""
+    """Return the input of k-means: coordinates as they are, or scaled to length 1."""
     return normalised(coordinates) if METHODS[method][1]["normalise"] else coordinates
 
 
 class FoundClusters:
-    """Numbers by series, place and metric, one for each seed, in the order in which they came.
+    """Numbers by series, position and metric, one for each seed, in the order of addition.
 
     Examples
     --------
@@ -226,7 +227,7 @@ class FoundClusters:
         self.values: dict[tuple[str, float | None, str], list[float]] = {}
 
     def add(self, series: str, x: Any, numbers: Mapping[str, Any]) -> None:
-        """Take up what came of a seed, by metric."""
+        """Add the numbers of a seed, by metric."""
         for metric, value in numbers.items():
             self.values.setdefault((series, x, metric), []).append(float(value))
 
@@ -235,29 +236,29 @@ class FoundClusters:
         return float(np.mean(self.values[series, x, metric]))
 
     def rows(self, paper: Mapping[tuple[str, float | None, str], float] | None = None) -> list[ResultRow]:
-        """Return a row for each series, place and metric, with what the paper prints."""
-        said = paper or {}
-        return [ResultRow.of(*key, values, paper=said.get(key)) for key, values in self.values.items()]
+        """Return a row for each series, position and metric, with the paper's number."""
+        printed = paper or {}
+        return [ResultRow.of(*key, values, paper=printed.get(key)) for key, values in self.values.items()]
 
 
 def numbers_of(row: Record, names: Iterable[str]) -> dict[str, Any]:
-    """Return the numbers of a row of a sweep that it has under some names."""
+    """Return the numbers of a sweep's row that have one of the given names."""
     return {name: row[name] for name in names if row.get(name) is not None}
 
 
 def fewer(found: FoundClusters, series: str, other: str, x: float) -> list[float]:
-    """Return by how many per cent a series has fewer false positives than another, for each seed."""
+    """Return how much fewer false positives a series has than another, in per cent, for each seed."""
     own, theirs = found.values[series, x, FALSE], found.values[other, x, FALSE]
     return [100 * (1 - a / b) if b else 0.0 for a, b in zip(own, theirs, strict=True)]
 
 
-def held(yes: bool) -> str:
-    """Return whether something that the paper says came out."""
+def verdict(yes: bool) -> str:
+    """Return in words whether a claim of the paper was reproduced."""
     return "reproduced" if yes else "not reproduced"
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
-    """Return what the numbers are of, for the line below a title."""
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
+    """Return the subtitle of a chart: sizes of the workload and number of seeds."""
     many = f"{params['subscriptions']:,} subscriptions, " if isinstance(params["subscriptions"], int) else ""
     return (
         f"{many}{params['attributes']} attributes, histories of {params['history']} events, exponent "
@@ -267,7 +268,7 @@ def said_of(params: Mapping[str, Any], seeds: int) -> str:
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:
-    """Return a warning where the workload is not the one that numbers of the paper are held against."""
+    """Return a warning if the workload is not the one of the paper's numbers."""
     if all(params.get(name, value) == value for name, value in PAPER.items()):
         return []
     return ["The workload here is not the one that the paper's numbers are held against: they are left out."]

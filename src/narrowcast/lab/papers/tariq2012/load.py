@@ -17,8 +17,8 @@ from narrowcast.lab.papers.tariq2012.setting import (
     PUBLISHED,
     SAVED,
     SMALL,
-    led,
-    said_of,
+    caption_of,
+    run_method,
     size_note,
     stream_of,
 )
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: What is measured: all messages by matches; by how many per cent that is below the R-tree without filters
+#: Metrics: all messages per match; how much that is below the R-tree, in per cent, without filters
 #: inside clusters, and below the R-tree by the same variant.
 COST, SAVES, SAVES_ALIKE = "notification_cost", "saved_pct", "saved_alike_pct"
 #: Parts of the cost, whatever the variant.
 PARTS = ("heartbeat", "membership", "organisation", "clustering")
-#: Told of the whole of a run.
+#: Metrics of a whole run.
 COUNTS = ("computed", "installed", "refreshed", "moves")
-#: In figure 3(l): those that compute again and those that do not.
+#: Series of figure 3(l): with and without computing clusters again.
 CHURNED = ("rassoc/followed", "ncut/followed", "ncut-table/followed", "direct/followed", "direct/kept",
            "centroid/kept", "r-tree/kept")  # fmt: skip
-#: In figure 3(k): all of both, but that an R-tree never computes again.
+#: Series of figure 3(k): all methods with all policies, except that an R-tree never computes clusters again.
 MOVED = (
     *(f"{method}/{policy}" for method in METHODS for policy in POLICIES if method != BASELINE),
     f"{BASELINE}/kept",
 )
-#: The share of an era, from its end, over which it is said to be as it stays.
+#: The last share of an era that counts as its steady state.
 _LATE = 0.25
 
 Values = dict[tuple[str, float | None, str], list[float]]
 
 
 def _curve(stream: Any, *, seed: int, series: str, **params: Any) -> list[Record]:
-    """Return what a series costs in each window, and in all."""
+    """Return the cost of a series in each window, and in total."""
     method, policy = series.split("/")
-    found = led(stream, seed=seed, method=method, policy=policy, **params)
+    found = run_method(stream, seed=seed, method=method, policy=policy, **params)
     total = sum((window.traffic for window in found), ClusterTraffic())
     rows = [{"at": float(each.stop - params["recent"]), **_costs(each.traffic)} for each in found]
     return [*rows, {"at": None, **_costs(total), **_parts(total)}]
 
 
 def _total(stream: Any, **given: Any) -> Record:
-    """Return what a series costs in all."""
+    """Return the total cost of a series."""
     *_, last = _curve(stream, **given)
     return {name: value for name, value in last.items() if name != "at"}
 
@@ -73,7 +73,7 @@ def _costs(traffic: ClusterTraffic) -> Record:
 
 
 def _parts(traffic: ClusterTraffic) -> Record:
-    """Return what is told of a run besides, per match where it is messages."""
+    """Return further numbers of a run; numbers of messages are per match."""
     matches, events = max(traffic.matches, 1), max(traffic.events, 1)
     membership = traffic.join + traffic.leave + traffic.split + traffic.merge
     found: Record = {
@@ -86,8 +86,8 @@ def _parts(traffic: ClusterTraffic) -> Record:
     return found | {name: getattr(traffic, name) for name in COUNTS}
 
 
-def _taken(found: Values, record: Mapping[str, Any], series: str, at: float | None) -> None:
-    """Take up what a trial tells."""
+def _add(found: Values, record: Mapping[str, Any], series: str, at: float | None) -> None:
+    """Add the numbers of a trial."""
     for name, value in record.items():
         if name in VARIANTS:
             found.setdefault((f"{series}/{name}", at, COST), []).append(value)
@@ -98,7 +98,7 @@ def _taken(found: Values, record: Mapping[str, Any], series: str, at: float | No
 
 
 def _saved(found: Values) -> Values:
-    """Return by how many per cent each series is below the R-tree, seed by seed."""
+    """Return how much each series is below the R-tree, in per cent, seed by seed."""
     made: Values = {}
     for (series, at, metric), values in found.items():
         method, _, variant = series.rpartition("/")
@@ -111,7 +111,7 @@ def _saved(found: Values) -> Values:
 
 
 def _rows(found: Values, *, printed: bool) -> list[ResultRow]:
-    """Return the rows, with what the paper says of its own two."""
+    """Return the rows, with the paper's numbers for its own two methods."""
     rows = []
     for (series, at, metric), values in found.items():
         method, policy, *variant = series.split("/")
@@ -129,7 +129,7 @@ def _figure_3k(study: Study) -> Outcome:
     whole: Values = {}
     for record in study.run(sweep).rows:
         at: Any = record["at"]
-        _taken(whole if at is None else curves, record, str(record["series"]), at)
+        _add(whole if at is None else curves, record, str(record["series"]), at)
     whole |= _saved(whole)
     notes = size_note(params)
     rows = _rows(whole, printed=not notes)
@@ -139,11 +139,11 @@ def _figure_3k(study: Study) -> Outcome:
         for (series, at, _), values in curves.items()
         for method, policy, variant in [series.split("/")]
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; hotspots move every {params['moves']:,} events"
+    caption = f"{caption_of(params, len(study.seeds))}; hotspots move every {params['moves']:,} events"
     value = {(row.series, row.metric): row.measured for row in rows}
     claims = [*_against_the_tree(value), *_following(value), *_over_time(curves, params), _READING]
     beside = _rows(curves, printed=False)
-    return Outcome(rows, {"tariq2012-figure-3k": (marks, said)}, [*claims, *notes], beside)
+    return Outcome(rows, {"tariq2012-figure-3k": (marks, caption)}, [*claims, *notes], beside)
 
 
 def _moving(*, seed: int, **params: Any) -> Any:
@@ -152,7 +152,7 @@ def _moving(*, seed: int, **params: Any) -> Any:
 
 
 def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
-    """Hold what the paper says of its two methods against what came out."""
+    """Return notes that compare the paper's claims on its two methods with the results."""
     notes = []
     for variant, percent in SAVED.items():
         how = "without filters inside clusters" if variant == "flooding" else "with subscription forwarding"
@@ -160,11 +160,11 @@ def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
             method: value[f"{method}/followed/{variant}", SAVES] for method in METHODS if method != BASELINE
         }
         best = max(mine[method] for method in PUBLISHED)
-        held = "reached" if best >= percent else "not reached"
+        verdict = "reached" if best >= percent else "not reached"
         notes.append(
             f"The paper: {percent:g} % below OV-RTree {how}. Here RAssoc in groups saves "
-            f"{mine['rassoc']:.1f} %, NCut {mine['ncut']:.1f} %: {held}. With one table of landmarks and all "
-            f"recent events NCut saves {mine['ncut-table']:.1f} %, direct {mine['direct']:.1f} %, and "
+            f"{mine['rassoc']:.1f} %, NCut {mine['ncut']:.1f} %: {verdict}. With one table of landmarks and "
+            f"all recent events NCut saves {mine['ncut-table']:.1f} %, direct {mine['direct']:.1f} %, and "
             f"clusters of centroids {mine['centroid']:.1f} %."
         )
     alike = {
@@ -176,13 +176,13 @@ def _against_the_tree(value: Mapping[tuple[str, str], float]) -> list[str]:
         "forwards by subscriptions as well, the others save "
         + ", ".join(f"{share:.1f} % ({method})" for method, share in alike.items())
         + ": once events are filtered on the way, who shares a cluster matters little, moving costs more "
-        "than it saves, and whoever leads a leaf sends to all others itself, where clusters have relays."
+        "than it saves, and the leader of a leaf sends to all others itself, where clusters have relays."
     )
     return notes
 
 
 def _following(value: Mapping[tuple[str, str], float]) -> list[str]:
-    """Say what computing again is worth."""
+    """Return notes on the benefit of computing clusters again."""
     notes = []
     for method in METHODS:
         if method == BASELINE:
@@ -202,7 +202,7 @@ def _following(value: Mapping[tuple[str, str], float]) -> list[str]:
 
 
 def _over_time(curves: Values, params: Mapping[str, Any]) -> list[str]:
-    """Say whether the cost comes back to what it was after hotspots have moved."""
+    """Return notes on whether the cost recovers after hotspots have moved."""
     length, events = params["moves"], params["events"]
     if events < 2 * length:
         return []
@@ -245,7 +245,7 @@ _READING = (
 
 
 def _figure_3l(study: Study) -> Outcome:
-    """Run some series with more and more churn."""
+    """Run some series with increasing churn."""
     params = dict(study.params)
     shares = params.pop("churn")
     for name in ("step", "period"):
@@ -255,7 +255,7 @@ def _figure_3l(study: Study) -> Outcome:
     found: Values = {}
     for record in study.run(sweep).rows:
         at: Any = record["churn"]
-        _taken(found, record, str(record["series"]), at)
+        _add(found, record, str(record["series"]), at)
     found |= _saved(found)
     notes = size_note(params)
     rows = _rows(found, printed=False)
@@ -266,26 +266,26 @@ def _figure_3l(study: Study) -> Outcome:
         if row.metric == COST
         for method, policy, variant in [row.series.split("/")]
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; a step of churn every {params['step']:,} events"
+    caption = f"{caption_of(params, len(study.seeds))}; a step of churn every {params['step']:,} events"
     claims = _graceful({(row.series, row.x, row.metric): row.measured for row in rows}, shares)
-    told = (COST, SAVES, "false_positives_per_event")
-    beside = [row for row in rows if row.metric not in told]
-    kept = [row for row in rows if row.metric in told]
-    return Outcome(kept, {"tariq2012-figure-3l": (marks, said)}, [*claims, *notes], beside)
+    main = (COST, SAVES, "false_positives_per_event")
+    beside = [row for row in rows if row.metric not in main]
+    shown = [row for row in rows if row.metric in main]
+    return Outcome(shown, {"tariq2012-figure-3l": (marks, caption)}, [*claims, *notes], beside)
 
 
 def _churning(*, seed: int, churn: float, **params: Any) -> Any:
-    """Draw the stream of a seed with peers that come and go."""
+    """Draw the stream of a seed with peers that come and leave."""
     return stream_of(seed=seed, churn=churn, **params)
 
 
 def _churned(stream: Any, *, churn: float, **given: Any) -> Record:  # noqa: ARG001
-    """Return what a series costs with some churn."""
+    """Return the cost of a series with churn."""
     return _total(stream, **given)
 
 
 def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list[float]) -> list[str]:
-    """Say how much more each series costs with the most churn, and why."""
+    """Return notes on how much more each series costs with the most churn, and why."""
     least, most = min(shares), max(shares)
     if least == most:
         return []
@@ -295,7 +295,7 @@ def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list
         grown[series] = 100 * (other / one - 1)
         false = [value[f"{series}/flooding", at, "false_positives_per_event"] for at in (least, most)]
         wrong[series] = 100 * (false[1] / false[0] - 1) if false[0] else 0.0
-    held = all(grown[f"{method}/followed"] < grown[f"{BASELINE}/kept"] for method in PUBLISHED)
+    verdict = all(grown[f"{method}/followed"] < grown[f"{BASELINE}/kept"] for method in PUBLISHED)
     fewer = all(wrong[f"{method}/followed"] < wrong[f"{BASELINE}/kept"] for method in PUBLISHED)
     each = (
         f"{series.replace('/', ', ')} {grown[series]:+.1f} % of cost and {wrong[series]:+.1f} % of them"
@@ -305,13 +305,13 @@ def _graceful(value: Mapping[tuple[str, float | None, str], float], shares: list
     notes = [f"{change}: {'; '.join(each)}."]
     notes.append(
         "The paper: its own methods are more resilient to churn than OV-RTree, which degrades. By cost "
-        f"here: {'reproduced' if held else 'not reproduced'}; by false positives: "
+        f"here: {'reproduced' if verdict else 'not reproduced'}; by false positives: "
         f"{'reproduced' if fewer else 'not reproduced'}. New boxes enter the R-tree from the root."
     )
-    kept, followed = (value[f"direct/{policy}/flooding", most, COST] for policy in ("kept", "followed"))
+    static, followed = (value[f"direct/{policy}/flooding", most, COST] for policy in ("kept", "followed"))
     notes.append(
-        f"direct costs {followed:.2f} at {most:g} % with clusters that are computed again, and {kept:.2f} "
-        "with those of the start, where whoever comes enters the cluster that costs least."
+        f"direct costs {followed:.2f} at {most:g} % with clusters that are computed again, and {static:.2f} "
+        "with those of the start, where new subscriptions enter the cluster that costs least."
     )
     return notes
 
@@ -323,7 +323,7 @@ FIGURE_3K = Experiment(
     {**SMALL, "moves": 400},
 )
 FIGURE_3L = Experiment(
-    "notification cost with peers that come and go",
+    "notification cost with peers that come and leave",
     _figure_3l,
     {**PAPER, "churn": [0.0, 2.0, 4.0, 8.0, 10.0, 12.0, 16.0], "step": 500, "period": 1000},
     {**SMALL, "churn": [0.0, 8.0, 16.0], "step": 100, "period": 400},

@@ -1,4 +1,4 @@
-"""Figure 1: how good clusters are against the number of coordinates, and what members get for nothing."""
+"""Figure 1: quality of clusters by number of coordinates, and false positives of members."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from narrowcast.lab.papers.tariq2012.histories import (
     SPECTRAL,
     FoundClusters,
     SeedHistories,
+    caption_of,
     fewer,
-    held,
     numbers_of,
     planner_of,
     points_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
 from narrowcast.lab.spectral.kmeans import kmeans
 from narrowcast.lab.spectral.quality import accuracy, balance, entropy
@@ -37,53 +37,53 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The product's own method, and those that the paper's are held against, with what the paper calls them.
+#: The product's own method, and those that the paper compares with, with the paper's names.
 OWN, OTHERS = "direct", {"centroid": "CK", "box-overlap/absolute": "OV"}
-#: Coordinates where false positives are counted: the paper finds that 20 suffice.
+#: Number of coordinates for false positives: the paper finds that 20 suffice.
 DIMENSIONS = 20
-#: How often k-means begins anew.
+#: Number of restarts of k-means.
 RESTARTS = 3
-#: Up to how many per cent fewer false positives than the others have the paper's methods, by events.
+#: The paper's largest reductions of false positives against other methods, in per cent, by law of events.
 MOST = {
     ("rassoc/plain", "zipf"): 30.0,
     ("ncut/plain", "zipf"): 30.0,
     ("rassoc/plain", "uniform"): 5.0,
     ("ncut/plain", "uniform"): 9.0,
 }
-#: The metrics of quality: against ideal clusters, and against the hotspots that boxes are around.
+#: The metrics of quality: against ideal clusters, and against the hotspots of boxes.
 QUALITY = ("entropy", "accuracy", "entropy_of_hotspots", "accuracy_of_hotspots")
-#: The metrics of what members get.
-GOT = (FALSE, f"{FALSE}_and_peer", "balance")
-#: What tables leave out.
+#: The metrics of deliveries.
+DELIVERIES = (FALSE, f"{FALSE}_and_peer", "balance")
+#: Metrics that tables omit.
 BESIDE = ("entropy_of_hotspots", f"{FALSE}_and_peer", "balance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """Histories, and the clusters that would be ideal."""
+class JudgedHistories:
+    """Histories, and their ideal clusters."""
 
     histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, ideal: int, **given: Any) -> Self:
-        """Draw the workload of a seed and find its ideal clusters."""
+        """Draw the workload of a seed and compute its ideal clusters."""
         histories = SeedHistories.make(seed=seed, **given)
         return cls(histories, histories.ideal(ideal, seed))
 
     def quality(self, label: Ints) -> dict[str, Any]:
-        """Return how near clusters of those who matched anything are to the ideal ones."""
+        """Return the similarity of clusters to the ideal ones, for subscriptions with at least one match."""
         ideal = self.ideal[self.histories.known()]
         return {"entropy": entropy(label, ideal), "accuracy": accuracy(label, ideal)}
 
     def own(self, clusters: int, *, seed: int, history: int) -> dict[str, Any]:
-        """Return the same of our own method."""
+        """Return the same for the product's own method."""
         planner = planner_of(self.histories, OWN, clusters, seed=seed, history=history)
         return self.quality(self.histories.label(planner)[self.histories.known()])
 
 
 def _judge(
-    judged: Judged,
+    judged: JudgedHistories,
     *,
     workload: str,
     method: str,
@@ -93,7 +93,7 @@ def _judge(
     dimensions: list[int],
     **_: Any,
 ) -> list[Record]:
-    """Return how good clusters are for each number of coordinates, by the steps of algorithm 1."""
+    """Return the quality of clusters for each number of coordinates, by the steps of algorithm 1."""
     if method == OWN:
         return [{"x": None, **judged.own(ideal, seed=seed, history=history)}]
     found: list[Record] = []
@@ -112,10 +112,10 @@ def _judge(
     return found
 
 
-def got(
+def deliveries(
     histories: SeedHistories, *, method: str, clusters: int, seed: int, history: int, per_peer: int, **_: Any
 ) -> Record:
-    """Return what members of clusters get of unseen events."""
+    """Return the deliveries of unseen events to members of clusters."""
     more = {"dimensions": DIMENSIONS} if method in SPECTRAL else {}
     planner = planner_of(histories, method, clusters, seed=seed, history=history, **more)
     label = histories.label(planner)
@@ -132,23 +132,23 @@ def _figure_1(study: Study) -> Outcome:
     found = FoundClusters()
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "per_peer")}
     grid: dict[str, Any] = {"workload": ["m1", "m2"], "method": [*SPECTRAL, OWN]}
-    sweep = Sweep(_judge, grid, study.seeds, fixed, setup=Judged.make, by=["workload"])
+    sweep = Sweep(_judge, grid, study.seeds, fixed, setup=JudgedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
         found.add(f"{row['method']}/{row['workload']}", row["x"], numbers_of(row, QUALITY))
     fixed = {name: value for name, value in params.items() if name not in ("clusters", "dimensions", "ideal")}
     grid = {"workload": ["zipf", "uniform"], "method": list(METHODS), "clusters": params["clusters"]}
-    sweep = Sweep(got, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
+    sweep = Sweep(deliveries, grid, study.seeds, fixed, setup=SeedHistories.make, by=["workload"])
     for row in study.run(sweep).rows:
-        found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, GOT))
+        found.add(f"{row['method']}/{row['workload']}", row["clusters"], numbers_of(row, DELIVERIES))
     rows = found.rows() + _improvements(found, params)
-    charts = {"tariq2012-figure-1": (_records(rows), said_of(params, len(study.seeds)))}
+    charts = {"tariq2012-figure-1": (_records(rows), caption_of(params, len(study.seeds)))}
     notes = [*_quality_claims(found, params), *_claims(rows, found, params)]
     shown, beside = ([row for row in rows if (row.metric in BESIDE) == hidden] for hidden in (False, True))
     return Outcome(shown, charts, notes, beside)
 
 
 def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much each method is better than the others, at each number of clusters and at most."""
+    """Return how much better each method is than the others, at each number of clusters and at most."""
     rows, whole = [], not size_note(params)
     for law in ("zipf", "uniform"):
         for method in METHODS:
@@ -169,7 +169,7 @@ def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRo
 
 
 def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
-    """Return the points of the figure; what has no coordinates is a line across."""
+    """Return the points of the figure; methods without coordinates are horizontal lines."""
     places = sorted({row.x for row in rows if row.metric == "entropy" and row.x is not None})
     points: list[dict[str, Any]] = []
     for row in rows:
@@ -189,7 +189,7 @@ def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of coordinates against what came out."""
+    """Return notes that compare the paper's claims on coordinates with the results."""
     counts = sorted(params["dimensions"])
     enough = min(counts, key=lambda count: abs(count - DIMENSIONS))
 
@@ -217,7 +217,7 @@ def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     )
     almost = (
         "The paper: with M2 almost all subscriptions are in the right cluster with 20 coordinates. Here, "
-        f"with {enough}, the share is {text('accuracy', 'm2')}: {held(best >= 0.9)} by the best of them. "
+        f"with {enough}, the share is {text('accuracy', 'm2')}: {verdict(best >= 0.9)} by the best of them. "
         f"With M1 it is {text('accuracy', 'm1')}; the paper: not at its optimum."
     )
     spots = (
@@ -238,7 +238,7 @@ def _quality_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
 
 
 def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of false positives against what came out."""
+    """Return notes that compare the paper's claims on false positives with the results."""
     most = {(row.series, row.metric): row.measured for row in rows if row.x is None}
     metric = "most_fewer_than_centroid_pct"
 
@@ -255,8 +255,8 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
         scaled = max(values[1], values[3]) >= (25 if law == "zipf" else 6)
         notes.append(
             f"The paper, {law} events: {plain} false positives than CK. Here, at the number of clusters that "
-            f"suits each best: {best(law)}; as published {held(yes)}, with coordinates of length 1 "
-            f"{held(scaled)}. Than OV by absolute overlap: "
+            f"suits each best: {best(law)}; as published {verdict(yes)}, with coordinates of length 1 "
+            f"{verdict(scaled)}. Than OV by absolute overlap: "
             f"{best(law, 'most_fewer_than_box-overlap_absolute_pct')}."
         )
     counts = params["clusters"]
@@ -268,7 +268,7 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
     notes.append(
         "The paper: RAssoc is better for Zipf events and NCut for uniform ones. Here RAssoc has fewer false "
         f"positives at {wins['zipf']} of {len(counts)} numbers of clusters with Zipf events, and at "
-        f"{wins['uniform']} with uniform ones: {held(wins['zipf'] > len(counts) / 2 > wins['uniform'])}."
+        f"{wins['uniform']} with uniform ones: {verdict(wins['zipf'] > len(counts) / 2 > wins['uniform'])}."
     )
     own = {law: [np.mean(fewer(found, f"{OWN}/{law}", f"centroid/{law}", n)) for n in counts]
            for law in ("zipf", "uniform")}  # fmt: skip
@@ -285,7 +285,7 @@ def _claims(rows: list[ResultRow], found: FoundClusters, params: dict[str, Any])
 
 
 FIGURE_1 = Experiment(
-    "quality of clusters against the number of coordinates; false positives beside CK, OV and ours",
+    "quality of clusters by number of coordinates; false positives compared with CK, OV and direct",
     _figure_1,
     {**PAPER, "dimensions": [2, 5, 10, 20, 50], "ideal": 5, "clusters": [10, 25, 50, 100], "per_peer": 2},
     {**SMALL, "dimensions": [2, 5, 20], "clusters": [10, 30]},

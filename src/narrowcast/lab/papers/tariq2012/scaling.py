@@ -1,4 +1,4 @@
-"""Figure 4: how long it takes by groups, who has how much to do, and how good it is with many."""
+"""Figure 4: time of clustering by groups, work of coordinators, and quality with many subscriptions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from narrowcast.lab.papers.tariq2012.histories import (
     SPECTRAL,
     FoundClusters,
     SeedHistories,
+    caption_of,
     fewer,
-    held,
     numbers_of,
     planner_of,
-    said_of,
     size_note,
     space_of,
+    verdict,
 )
 from narrowcast.lab.papers.tariq2012.quality import OWN
 from narrowcast.lab.spectral.hierarchy import embedded, tabled
@@ -46,49 +46,49 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The least and the most seconds that a message takes (section 6.4).
+#: The smallest and the largest delay of a message, in seconds (section 6.4).
 DELAYS = 0.224, 0.384
-#: Groups of the lowest level where levels and landmarks are varied: the paper names none.
+#: Groups of the lowest level while levels and landmarks vary: the paper gives no number.
 GROUPS = 8
-#: By one table of landmarks, with coordinates of length 1: what does best of all by groups.
+#: One table of landmarks, with coordinates of length 1: the best variant with groups.
 TABLE = "rassoc/table"
-#: What is timed and clustered: the paper's, that, CK, and our own.
+#: Methods that are timed: the paper's, the variant above, CK, and the product's own.
 CLUSTERED = (*SPECTRAL, TABLE, "centroid", OWN)
-#: All coordinates at once by LAPACK, as the paper has it, or by what we use.
+#: All coordinates at once by LAPACK, as in the paper, or by the product's solver.
 DENSE, CENTRAL = "dense", "central"
 WHOLE = {DENSE: "whole matrix, LAPACK", CENTRAL: "one level, ours"}
-#: By how many per cent the paper is faster than with one level, with levels and per cent of landmarks.
+#: The paper's speed-up over one level in per cent, by levels and per cent of landmarks.
 LESS = {("rassoc", 2, 50): 86.0, ("ncut", 2, 50): 90.0, ("rassoc", 4, 10): 99.0, ("ncut", 4, 10): 99.0}
-#: What the paper says of 32,000: seconds until all are in clusters, and what root and coordinators work.
+#: The paper's numbers for 32,000: seconds until all are in clusters, and work of root and coordinators.
 MANY = 32_000
 SECONDS = {"rassoc/plain": 5.0, "ncut/plain": 15.0}
 WORK = {"root_seconds": 25.0, "coordinator_seconds": 5.0}
-#: What groups do before their members have coordinates.
+#: Work of groups before their members have coordinates.
 WORKED = ("local", "projection")
-#: What a group and the one above it send each other.
+#: Messages between a group and the one above it.
 BETWEEN = ("landmarks", "parent", "table")
 #: The metrics of a clustering.
 LOAD = tuple(f"{who}_{what}" for what in ("seconds", "bytes", "messages") for who in ("root", "coordinator"))
 METRICS = ("seconds", "seconds_on_one_core", *LOAD, "entropy", "accuracy", FALSE, "balance")
-#: Those that tables leave out.
+#: Metrics that tables omit.
 BESIDE = ("root_messages", "coordinator_messages", "work_seconds_less_than_central_pct", "balance")
 
 
 def branch_seconds(
     tree: GroupTree, report: HierarchyReport, work: Collection[str], *, passes: int, rng: np.random.Generator
 ) -> float:
-    """Return how long the slowest branch takes from the root to members: work, and the way between groups.
+    """Return the seconds of the slowest branch from the root to members: work, and delays between groups.
 
     Parameters
     ----------
     tree, report
-        Who is in which group, and what each of them did.
+        The groups, and the work of each.
     work
-        Which steps of the report count.
+        The steps of the report that count.
     passes
-        How often messages go along the branch, each with a delay.
+        Number of times that messages go along the branch, each with a delay.
     rng
-        Where delays come from.
+        Generator of delays.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def branch_seconds(
 
 
 def _whole(method: str, rows: Relation) -> float:
-    """Return how many seconds LAPACK takes for all coordinates of the whole matrix, as the paper has it."""
+    """Return the seconds that LAPACK takes for all coordinates of the whole matrix, as in the paper."""
     alike = similarity(rows)
     matrix = (alike if method == "rassoc" else weights(alike).apart()).toarray()
     begun = time.perf_counter()
@@ -132,7 +132,7 @@ def _time(
     histories: SeedHistories, *, method: str, way: str, levels: int, seed: int, history: int, dimensions: int,
     landmarks: list[float], **_: Any
 ) -> list[Record]:  # fmt: skip
-    """Return how long coordinates take with so many levels, for each share of landmarks."""
+    """Return the seconds to compute coordinates with a number of levels, for each share of landmarks."""
     rows, space = histories.rows(history), space_of(f"{method}/plain", dimensions)
     if levels == 1:
         if way == "table":
@@ -160,27 +160,28 @@ def _time(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Many:
-    """Histories of many subscriptions, and what their clusters would be from all events."""
+class ManyHistories:
+    """Histories of many subscriptions, and their ideal clusters from all events."""
 
     histories: SeedHistories
     ideal: Ints
 
     @classmethod
     def make(cls, *, seed: int, size: int, clusters: int, dimensions: int, **given: Any) -> Self:
-        """Draw the workload of a seed; ideal clusters are by all events, in the space of events."""
+        """Draw the workload of a seed; ideal clusters use all events, in the space of events."""
         histories = SeedHistories.make(seed=seed, workload="zipf", **(given | {"subscriptions": size}))
-        # Ours is compiled before it is timed; the others are by the ideal clusters.
+        # The product's method is compiled before it is timed; computing the ideal clusters compiles the
+        # others.
         PLANNERS[OWN](channels=2).fit(Interest(histories.seen.wants[:100]))
         planner = PLANNERS["rassoc"](channels=clusters, seed=seed, dimensions=dimensions)
         return cls(histories, histories.label(planner))
 
 
 def _cluster(
-    many: Many, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
+    many: ManyHistories, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
     members: int, share: float, **_: Any
 ) -> Record:  # fmt: skip
-    """Return how long it takes, who has how much to do, and how good clusters are."""
+    """Return the time of clustering, the work of coordinators, and the quality of clusters."""
     histories, more = many.histories, {}
     levels = 4
     spectral = method in SPECTRAL or method == TABLE
@@ -204,15 +205,15 @@ def _cluster(
 
 
 def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
-    """Return how long it is until all are in clusters, and what the root and the other coordinators do.
+    """Return the seconds until all are in clusters, and the work of the root and of other coordinators.
 
-    Local coordinates are there before it begins. The projection goes down and clusters with it, up and down
-    once more. What is not of coordinates is taken as a whole: it is done on one core here.
+    Local coordinates exist before it begins. The projection goes down and clusters with it, and up and down
+    once more. Work other than on coordinates is counted as a whole: here it is done on one core.
     """
     report, tree = planner.traffic_, planner.embedding_.tree
     rng = np.random.default_rng([seed, 4])
     branch = branch_seconds(tree, report, ("projection",), passes=3, rng=rng)
-    # Group 0 of each level is the root's, and what others send to these and hear from them is its as well.
+    # Group 0 of each level belongs to the root, as do the messages between these groups and others.
     root = report.total(
         lambda step: (
             step.group == 0 or (step.what in BETWEEN and tree.levels[step.level][step.group].parent == 0)
@@ -227,7 +228,7 @@ def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
 
 
 def _figure_4(study: Study) -> Outcome:
-    """Run times, loads and quality."""
+    """Run the experiments on time, on the work of coordinators and on quality."""
     params, found = dict(study.params), FoundClusters()
     grid: dict[str, Any] = {
         "workload": ["zipf"], "method": ["rassoc", "ncut"], "way": ["faithful", "table"],
@@ -240,35 +241,37 @@ def _figure_4(study: Study) -> Outcome:
         series = f"{row['method']}/{row['kind']}" + (f"/{row['share']}" if row["share"] else "")
         found.add(f"{series}/levels", row["x"], numbers_of(row, ("seconds", "work_seconds")))
     grid = {"size": params["sizes"], "method": list(CLUSTERED)}
-    for row in study.run(Sweep(_cluster, grid, study.seeds, fixed, setup=Many.make, by=["size"])).rows:
+    for row in study.run(
+        Sweep(_cluster, grid, study.seeds, fixed, setup=ManyHistories.make, by=["size"])
+    ).rows:
         found.add(str(row["method"]), row["size"], numbers_of(row, METRICS))
     rows = found.rows(_printed(params)) + _less(found, params) + _improvements(found, params)
     beside = [row for row in rows if row.metric in BESIDE]
-    said = f"a: {said_of(params, len(study.seeds))}; b to f: {params['clusters']} clusters"
-    charts = {"tariq2012-figure-4": (_records(rows), said)}
+    caption = f"a: {caption_of(params, len(study.seeds))}; b to f: {params['clusters']} clusters"
+    charts = {"tariq2012-figure-4": (_records(rows), caption)}
     notes = [*_time_claims(found, params), *_claims(found, params)]
     return Outcome([row for row in rows if row.metric not in BESIDE], charts, notes, beside)
 
 
 def _printed(params: dict[str, Any]) -> dict[tuple[str, float | None, str], float]:
-    """Return what the paper prints of 32,000 subscriptions."""
+    """Return the paper's numbers for 32,000 subscriptions."""
     if size_note(_fixed(params)):
         return {}
-    said: dict[tuple[str, float | None, str], float] = {
+    printed: dict[tuple[str, float | None, str], float] = {
         (method, MANY, "seconds"): value for method, value in SECONDS.items()
     }
-    return said | {("ncut/plain", MANY, metric): value for metric, value in WORK.items()}
+    return printed | {("ncut/plain", MANY, metric): value for metric, value in WORK.items()}
 
 
 def _fixed(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that all experiments share; here there are more subscriptions than there."""
+    """Return the parameters that all experiments share, without the number of subscriptions."""
     return {name: value for name, value in params.items() if name != "subscriptions"}
 
 
 def _shorter(
     found: FoundClusters, series: str, levels: float, than: str, metric: str = "seconds"
 ) -> list[float]:
-    """Return by how many per cent groups are faster than one level, for each seed."""
+    """Return how much faster groups are than one level, in per cent, for each seed."""
     method = series.partition("/")[0]
     own = found.values[f"{series}/levels", levels, metric]
     whole = found.values[f"{method}/{than}/levels", 1, "seconds"]
@@ -276,7 +279,7 @@ def _shorter(
 
 
 def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much groups are faster than one level."""
+    """Return the rows of how much faster groups are than one level."""
     rows: list[ResultRow] = []
     if 1 not in params["levels"]:
         return rows
@@ -285,15 +288,19 @@ def _less(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
         series, levels = key.removesuffix("/levels"), int(x or 0)
         method, way, share = series.split("/")
         for than in (DENSE, CENTRAL):
-            said = LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
-            said = said if (way, than) == ("faithful", DENSE) else None
+            printed_value = (
+                LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
+            )
+            printed_value = printed_value if (way, than) == ("faithful", DENSE) else None
             name = f"{metric}_less_than_{than}_pct"
-            rows.append(ResultRow.of(key, x, name, _shorter(found, series, levels, than, metric), paper=said))
+            rows.append(
+                ResultRow.of(key, x, name, _shorter(found, series, levels, than, metric), paper=printed_value)
+            )
     return rows
 
 
 def _improvements(found: FoundClusters, params: dict[str, Any]) -> list[ResultRow]:
-    """Return by how much methods have fewer false positives than CK."""
+    """Return the rows of how many fewer false positives methods have than CK."""
     return [
         ResultRow.of(method, size, "fewer_than_centroid_pct", fewer(found, method, "centroid", size))
         for method in CLUSTERED
@@ -326,7 +333,7 @@ def _records(rows: list[ResultRow]) -> list[dict[str, Any]]:
 
 
 def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of time with few subscriptions against what came out."""
+    """Return notes that compare the paper's claims on time with the results, with few subscriptions."""
     levels, notes = params["levels"], []
     shares = [round(100 * share) for share in params["landmarks"]]
     many, few, most = max(shares), min(shares), max(levels)
@@ -356,34 +363,34 @@ def _time_claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         less = 100 * (1 - one["rassoc"] / one["ncut"])
         notes.append(
             "The paper: with one level RAssoc takes 18 % less time than NCut. By LAPACK here "
-            f"{one['rassoc']:.1f} and {one['ncut']:.1f} s: {held(less > 0)}. Only the coordinates that are "
-            f"wanted, from sparse similarities, take {ours['rassoc']:.2f} and {ours['ncut']:.2f} s: beside "
-            "that, delays are most of what a hierarchy takes."
+            f"{one['rassoc']:.1f} and {one['ncut']:.1f} s: {verdict(less > 0)}. Only the coordinates that "
+            f"are wanted, from sparse similarities, take {ours['rassoc']:.2f} and {ours['ncut']:.2f} s: "
+            "beside that, delays are most of what a hierarchy takes."
         )
     return notes
 
 
 def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
-    """Hold what the paper says of many subscriptions against what came out."""
+    """Return notes that compare the paper's claims on many subscriptions with the results."""
     sizes = sorted(params["sizes"])
     first, last = sizes[0], sizes[-1]
 
     def at(method: str, metric: str, size: int = last) -> float:
         return found.mean(method, size, metric)
 
-    took = {
+    elapsed = {
         name: f"{at('rassoc/plain', name):.1f} and {at('ncut/plain', name):.1f} s"
         for name in ("seconds", "seconds_on_one_core")
     }
     within = at("rassoc/plain", "seconds") <= 1.2 * SECONDS["rassoc/plain"]
     within &= at("ncut/plain", "seconds") <= SECONDS["ncut/plain"]
-    said = (
+    times_note = (
         "The paper: 32,000 subscriptions are in clusters in about 5 s by RAssoc and within 15 s by NCut. "
-        f"Here {last:,} take {took['seconds']}, delays and all k-means on one core among it: {held(within)}; "
-        f"everything on one core, without delays, {took['seconds_on_one_core']}. direct takes "
-        f"{at(OWN, 'seconds_on_one_core'):.1f} s on one core."
+        f"Here {last:,} take {elapsed['seconds']}, delays and all k-means on one core among it: "
+        f"{verdict(within)}; everything on one core, without delays, {elapsed['seconds_on_one_core']}. "
+        f"direct takes {at(OWN, 'seconds_on_one_core'):.1f} s on one core."
     )
-    notes = [said]
+    notes = [times_note]
     parts = [
         f"{method.partition('/')[0]} root {at(method, 'root_seconds', first):.2f} to "
         f"{at(method, 'root_seconds'):.2f} s, others {at(method, 'coordinator_seconds', first):.2f} to "
@@ -398,13 +405,13 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
         for what in ("seconds", "bytes")
     }
     times = ", ".join(
-        f"by {what} {root:.2f} and {other:.2f} ({held(root > 1.2 * other)})"
+        f"by {what} {root:.2f} and {other:.2f} ({verdict(root > 1.2 * other)})"
         for what, (root, other) in grown.items()
     )
     notes.append(
         "The paper: the work of the root grows with subscriptions, and that of other coordinators does not. "
-        f"From {first:,} to {last:,}: {'; '.join(parts)} in the mean. With NCut root and others have so many "
-        f"times as much: {times}. Work of k-means is not among it; of bytes most are to members."
+        f"From {first:,} to {last:,}: {'; '.join(parts)} in the mean. With NCut root and others have this "
+        f"many times as much: {times}. Work of k-means is not among it; of bytes most are to members."
     )
     quality = {
         method: (at(method, "accuracy", first), at(method, "accuracy"))
@@ -414,8 +421,8 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     numbers = "; ".join(f"{method} {a:.2f} to {b:.2f}" for method, (a, b) in quality.items())
     notes.append(
         "The paper: with more subscriptions RAssoc gets better and NCut slightly worse. Accuracy here: "
-        f"{numbers}: {held(up > 0)} and {held(down < 0)}. The ideal clusters are by all events and cosine "
-        "similarity, of which no matrix need be made."
+        f"{numbers}: {verdict(up > 0)} and {verdict(down < 0)}. The ideal clusters are by all events and "
+        "cosine similarity, of which no matrix need be made."
     )
     than = {
         method: [float(np.mean(fewer(found, method, "centroid", size))) for size in sizes]
@@ -431,7 +438,7 @@ def _claims(found: FoundClusters, params: dict[str, Any]) -> list[str]:
     )
     notes.append(
         "The paper: NCut has fewer false positives with a moderate number of subscriptions, RAssoc with "
-        f"many: {held(crosses)}. Per cent fewer than CK, for {' '.join(f'{n:,}' for n in sizes)}: "
+        f"many: {verdict(crosses)}. Per cent fewer than CK, for {' '.join(f'{n:,}' for n in sizes)}: "
         + "; ".join(f"{method} {listed(method)}" for method in CLUSTERED if method != "centroid")
         + f". With {last:,}, direct has clusters of at most {at(OWN, 'balance'):.2f} times the mean, CK of "
         f"{at('centroid', 'balance'):.2f}."

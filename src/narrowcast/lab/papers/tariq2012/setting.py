@@ -1,4 +1,4 @@
-"""What figures 3(k) and 3(l) have in common: the stream of a seed, the methods, when they compute again."""
+"""Common parts of figures 3(k) and 3(l): the stream of a seed, the methods and the policies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     Bools = NDArray[np.bool_]
 
-#: What both take, at the paper's size as far as it says (section 6). `history` is of each subscription, as in
-#: the paper; `recent` are the events that it is taken from, and that other methods look at.
+#: Common parameters at the paper's size, as far as it is given (section 6). `history` is per subscription, as
+#: in
+#: the paper; `recent` is the number of events it is taken from, which other methods use.
 PAPER: dict[str, Any] = {
     "subscriptions": 1000,
     "clusters": 50,
@@ -48,9 +49,9 @@ SMALL: dict[str, Any] = {
     "stretch": 100,
     "horizon": 300,
 }
-#: By how they are called in a series, the planner and what it takes: the paper's two in groups of two
+#: Planner and parameters by their names in series: the paper's two in groups of two
 #: levels, by the last few events of each; normalised cut with one table of landmarks and all recent events;
-#: our own; and what the paper compares with.
+#: the product's own; and the methods that the paper compares with.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "rassoc": ("rassoc", {"levels": 2, "similarity": "jaccard", "clustering": "hierarchical"}),
     "ncut": (
@@ -62,7 +63,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "centroid": ("centroid", {}),
     "r-tree": ("r-tree", {}),
 }
-#: How they are called in pictures.
+#: Names of methods in pictures.
 NAMES = {
     "rassoc": "RAssoc, in groups",
     "ncut": "NCut, in groups",
@@ -71,11 +72,11 @@ NAMES = {
     "centroid": "CK: centroids",
     "r-tree": "OV-RTree",
 }
-#: Those that are the paper's own, what it holds them against, and what it says of them (section 6.3): by how
+#: The paper's own methods, the method it compares with, and its numbers (section 6.3): by how
 #: many per cent less they cost, without filters inside clusters and with them.
 PUBLISHED, BASELINE = ("rassoc", "ncut"), "r-tree"
 SAVED = {"flooding": 18.0, "forwarding": 34.0}
-#: Whether clusters are computed again.
+#: Policies: whether clusters are computed again.
 POLICIES = ("followed", "kept")
 
 
@@ -100,14 +101,14 @@ def stream_of(
     seed, subscriptions, attributes, zipf
         Of the workload; each subscription is a peer.
     recent, events
-        How many events come before, and how many are counted.
+        Number of events before the counted ones, and of counted events.
     moves
-        After how many of these hotspots are drawn anew; 0 for never.
+        Number of events after which hotspots are drawn again; 0 for never.
     slide
-        How many per cent of the events are around other hotspots than those of their time at the end; at
-        first none is, and then evenly more and more.
+        Per cent of the events at the end that are around other hotspots than those of their time; it grows
+        evenly from 0.
     churn, step
-        How many per cent of the peers leave after so many events each time, and as many others come.
+        Per cent of the peers that leave, and are replaced by others, after each `step` events.
 
     Examples
     --------
@@ -118,9 +119,9 @@ def stream_of(
     check_whole("events", events)
     for name, share in (("churn", churn), ("slide", slide)):
         if not 0 <= share <= 100:
-            raise ParameterError(f"{name} is {share:g} %; give a share from 0 to 100")
+            raise ParameterError(parameter=name, value=share, limit="a percentage from 0 to 100")
     if not zipf >= 0:
-        raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
+        raise ParameterError(parameter="zipf", value=zipf, limit="an exponent of at least 0")
     n_events = recent + events
     comes, leaves = lives(
         subscriptions, n_events, churn=churn / 100, step=step or n_events, seed=seed, start=recent
@@ -129,7 +130,7 @@ def stream_of(
     still = Hotspots(n_subscriptions=len(comes), n_events=n_events, **known)
     moving = Hotspots(n_subscriptions=len(comes), n_events=events, moves=moves, **known)
     lo, hi = still.ends()
-    # Those before are of the first hotspots as well, and none of them is counted.
+    # Recent events are around the first hotspots as well, and are not counted.
     points = np.concatenate([still.values()[events:], moving.values()])
     if slide:
         away = Hotspots(n_subscriptions=0, n_events=2 * n_events, moves=n_events, **known).values()[n_events:]
@@ -142,7 +143,7 @@ def stream_of(
 
 
 def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Bools:
-    """Return which points are in which boxes (lo, hi].
+    """Return which boxes (lo, hi] contain which points: points x boxes.
 
     Examples
     --------
@@ -155,7 +156,7 @@ def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.f
     return inside
 
 
-def led(
+def run_method(
     stream: SubscriptionStream,
     *,
     seed: int,
@@ -166,17 +167,17 @@ def led(
     mild: float = 0.0,
     **params: Any,
 ) -> list[Window]:
-    """Return what a method takes, window by window.
+    """Return the traffic of a method, window by window.
 
     Parameters
     ----------
     stream
         The events.
     seed
-        Of what the method leaves to chance.
+        Seed of the method's random choices.
     method, policy
         One of `METHODS`, and of `POLICIES`. New clusters of spectral methods are installed by the paper's
-        test, how far centres have moved; those of others if that pays.
+        test, the movement of centres; those of other methods if that pays.
     period, drift, mild
         When clusters are computed again, or coordinates of spectral methods refreshed (0 for never): see
         `Policy`.
@@ -211,14 +212,16 @@ def led(
     return load.windows()
 
 
-def said_of(params: Mapping[str, Any], seeds: int) -> str:
-    """Return what the numbers are of, for the line below a title."""
-    said = f"{params['subscriptions']:,} peers, {params['clusters']} clusters, {params['events']:,} events, "
-    return f"{said}{seeds} {'seed' if seeds == 1 else 'seeds'}, all messages counted"
+def caption_of(params: Mapping[str, Any], seeds: int) -> str:
+    """Return the subtitle of a chart: sizes of the workload and number of seeds."""
+    caption = (
+        f"{params['subscriptions']:,} peers, {params['clusters']} clusters, {params['events']:,} events, "
+    )
+    return f"{caption}{seeds} {'seed' if seeds == 1 else 'seeds'}, all messages counted"
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:
-    """Return a warning where the workload is not of the paper's size."""
+    """Return a warning if the workload is not of the paper's size."""
     alike = all(params[name] == PAPER[name] for name in ("subscriptions", "events", "attributes", "zipf"))
     if alike and not params.get("slide"):
         return []

@@ -1,4 +1,4 @@
-"""Tock, Naaman, Harpaz, Gershinsky 2005: flows into sessions into multicast groups."""
+"""Tock, Naaman, Harpaz, Gershinsky 2005: flows are mapped to sessions, and sessions to multicast groups."""
 
 from __future__ import annotations
 

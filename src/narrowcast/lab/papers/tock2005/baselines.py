@@ -1,4 +1,4 @@
-"""Unicast, flooding, and sending what has a single reader directly (section 5.3)."""
+"""Baselines: unicast, flooding, and direct sending of flows with a single reader (section 5.3)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
     printed,
-    said_of,
     size_note,
 )
 from narrowcast.lab.sweep import Sweep
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: Ways of sending: without planning, and planned, each with a hybrid beside it.
+#: Ways of sending: without planning, and planned, each also as a hybrid.
 UNPLANNED = ("unicast", "flooding")
 PLANNED = ("hierarchical-gf", OWN)
 HYBRID = "hybrid"
-#: What is measured of each way.
+#: Metrics of each way.
 MEASURES = (METRIC, "goodput_pct", "copies_per_message")
 
 
 def hybrid_plan(interest: Interest, **chosen: Any) -> ChannelPlan:
-    """Return the plan of a method for flows of several readers; those of one are sent to it directly.
+    """Return a method's plan for flows with several readers; flows with one reader are sent to it directly.
 
     Examples
     --------
@@ -46,13 +46,16 @@ def hybrid_plan(interest: Interest, **chosen: Any) -> ChannelPlan:
     (2, 1)
     """
     wants, shape = interest.wants, interest.wants.shape
-    who, what = rows_of(wants), wants.indices
-    single = interest.audience()[what] == 1
+    reader, flow = rows_of(wants), wants.indices
+    single = interest.audience()[flow] == 1
     rest = Interest(
-        relation_of(who[~single], what[~single], shape), interest.rate, interest.subscribers, interest.flows
+        relation_of(reader[~single], flow[~single], shape),
+        interest.rate,
+        interest.subscribers,
+        interest.flows,
     )
     plan = planned(rest, **chosen)
-    direct = relation_of(who[single], what[single], shape)
+    direct = relation_of(reader[single], flow[single], shape)
     found = ChannelPlan(plan.carries, plan.listens, plan.parent, direct, interest.subscribers, interest.flows)
     found.validate(interest)
     return found
@@ -61,7 +64,7 @@ def hybrid_plan(interest: Interest, **chosen: Any) -> ChannelPlan:
 def _measured(
     interest: Interest, *, way: str, groups: int, sessions: int, seed: int, sweeps: int, **_: Any
 ) -> Record:
-    """Return what a way of sending comes to."""
+    """Return the measurements of a way of sending."""
     wanted = float(interest.rate @ interest.audience())
     sent = float(interest.rate @ (interest.audience() > 0))
     if way in UNPLANNED:
@@ -75,23 +78,23 @@ def _measured(
     make = planned if way == method else hybrid_plan
     plan = make(interest, method=method, groups=groups, sessions=sessions, seed=seed, sweeps=sweeps)
     cost = Filtering().score(interest, plan)
-    # A message of a group comes once to each of its members, and one that is sent directly to its reader.
-    came = cost.terms["groups"] + cost.terms["direct"] / 2
+    # A group's message is delivered once to each member, a direct one only to its reader.
+    received = cost.terms["groups"] + cost.terms["direct"] / 2
     copies = float(plan.rate_of_flows(interest) @ (np.asarray(plan.carries.sum(axis=1)) + _direct(plan)))
     return {
         METRIC: Filtering.share(cost, receivers(interest)),
-        "goodput_pct": 100 * wanted / came if came else 0.0,
+        "goodput_pct": 100 * wanted / received if received else 0.0,
         "copies_per_message": copies / sent if sent else 0.0,
     }
 
 
 def _direct(plan: ChannelPlan) -> Any:
-    """Return how often a message of each flow is sent directly."""
+    """Return the number of direct copies of a message of each flow."""
     return np.bincount(plan.unicast.indices, minlength=plan.n_flows)
 
 
 def _singles(**given: Any) -> Record:
-    """Return how much has a single reader."""
+    """Return the numbers of flows and messages with a single reader."""
     interest = interest_of(**given)
     audience, rate = interest.audience(), interest.rate
     one = audience == 1
@@ -105,7 +108,7 @@ def _singles(**given: Any) -> Record:
 
 
 def _baselines(study: Study) -> Outcome:
-    """Run all ways of sending, and count what has a single reader."""
+    """Run all ways of sending, and count flows with a single reader."""
     params = dict(study.params)
     grid = {"groups": params.pop("groups"), "sessions": params.pop("sessions")}
     ways = [*UNPLANNED, *(f"{before}{name}" for name in PLANNED for before in ("", f"{HYBRID}/"))]
@@ -120,9 +123,11 @@ def _baselines(study: Study) -> Outcome:
             found.setdefault((series, name, n), []).append(value)
     paper = {("unicast", "copies_per_message"): 10.1, ("flooding", "goodput_pct"): 2.0}
     rows = [
-        ResultRow.of(series, n, name, values, paper=printed(study.params, said) if said else None)
+        ResultRow.of(
+            series, n, name, values, paper=printed(study.params, paper_value) if paper_value else None
+        )
         for (series, name, n), values in found.items()
-        for said in [paper.get((series, name))]
+        for paper_value in [paper.get((series, name))]
     ]
     rows.sort(key=lambda row: MEASURES.index(row.metric))
     fixed = {name: value for name, value in params.items() if name != "sweeps"}
@@ -130,12 +135,12 @@ def _baselines(study: Study) -> Outcome:
     for name in ("flows_pct", "messages_pct", "unicast_links"):
         some: Any = [row[name] for row in alone]
         rows.append(ResultRow.of("single-reader", None, name, some))
-    said = f"{said_of(params, len(study.seeds))}, alpha = beta = 1; black: what the paper prints"
-    return Outcome(rows, {"tock2005-baselines": (_bars(rows), said)}, [*_claims(rows), *size_note(params)])
+    caption = f"{caption_of(params, len(study.seeds))}, alpha = beta = 1; black: what the paper prints"
+    return Outcome(rows, {"tock2005-baselines": (_bars(rows), caption)}, [*_claims(rows), *size_note(params)])
 
 
 def _bars(rows: list[ResultRow]) -> list[dict[str, Any]]:
-    """Return the bars: a way of sending in each line, a measure in each column."""
+    """Return the bars: one row per way of sending, one column per metric."""
     bars: list[dict[str, Any]] = []
     ways = list(dict.fromkeys((row.series, row.x) for row in rows if row.metric in MEASURES))
     for row in rows:
@@ -163,7 +168,7 @@ def _short(value: float) -> str:
 
 
 def _claims(rows: list[ResultRow]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     value = {(row.series, row.metric, row.x): row for row in rows}
 
     def of(series: str, metric: str) -> float:

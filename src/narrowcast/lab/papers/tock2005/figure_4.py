@@ -1,4 +1,4 @@
-"""Figure 4: who wants what, and the message rates, as a picture."""
+"""Figure 4: a picture of the interest matrix, and of the message rates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
-from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, said_of, size_note, workload
+from narrowcast.lab.papers.tock2005.setting import PAPER, SMALL, caption_of, size_note, workload
 from narrowcast.model.relation import rows_of
 
 if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
 
-#: The most columns and rows that wishes are counted in, and points of the rates.
+#: Largest number of columns and rows of the picture of interest, and of points of the rates.
 COLUMNS, ROWS, POINTS = 250, 100, 500
 
 
@@ -30,7 +30,7 @@ def _figure_4(study: Study) -> Outcome:
         for x, y, n in zip(xs.tolist(), ys.tolist(), counts.tolist(), strict=True)
     ]  # fmt: skip
     first = np.cumsum(sizes) - sizes
-    # The hottest of each market is there, too: without it peaks would differ by where points fall.
+    # The hottest flow of each market is always included: otherwise peaks would depend on the sampled points.
     some = np.union1d(np.arange(0, interest.n_flows, max(1, interest.n_flows // POINTS)), first[sizes > 0])
     records += [{"panel": "rate", "flow": int(k), "rate": float(interest.rate[k])} for k in some]
     records += [
@@ -44,12 +44,12 @@ def _figure_4(study: Study) -> Outcome:
         "hottest_messages_per_second": float(interest.rate.max(initial=0)),
     }
     rows = [ResultRow.of("workload", None, name, [count]) for name, count in numbers.items()]
-    said = f"{said_of(study.params)}, seed {study.seeds[0]}; rates by the law {study.params['rates']}"
+    caption = f"{caption_of(study.params)}, seed {study.seeds[0]}; rates by the law {study.params['rates']}"
     note = (
         "As in the paper: wishes crowd at the hottest symbols of each market, and each user has two markets. "
         "The paper's axis reaches 1000 messages a second; its text does not say what later markets send."
     )
-    return Outcome(rows, {"tock2005-figure-4": (records, said)}, [note, *size_note(study.params)])
+    return Outcome(rows, {"tock2005-figure-4": (records, caption)}, [note, *size_note(study.params)])
 
 
-FIGURE_4 = Experiment("who wants what, and the message rates, as a picture", _figure_4, PAPER, SMALL)
+FIGURE_4 = Experiment("the interest matrix and the message rates, as a picture", _figure_4, PAPER, SMALL)

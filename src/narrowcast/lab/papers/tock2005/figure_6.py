@@ -1,4 +1,4 @@
-"""Figure 6: what hierarchy does, over numbers of sessions and groups (section 5.4)."""
+"""Figure 6: the effect of hierarchy, over numbers of sessions and groups (section 5.4)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
-    said_of,
     share_of,
     size_note,
 )
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from narrowcast.lab.sweep import Record
     from narrowcast.model.interest import Interest
 
-#: What a message costs in its group and in its session: three panels.
+#: Cost of a message in its group (alpha) and in its session (beta), for three panels.
 PRICES = ((0.1, 1.9), (1.0, 1.0), (1.6, 0.4))
-#: In the place of a number of groups: as many as sessions.
+#: Value of `groups` that means: the same number as sessions.
 AS_SESSIONS = "sessions"
-#: What the paper says of each panel.
+#: The paper's claim on each panel.
 SAID = (
     "adding sessions is almost\nas effective as adding groups",
     "the typical case: hierarchy\nsignificantly reduces the load",
@@ -36,7 +36,7 @@ SAID = (
 
 
 def series_of(groups: str, alpha: float, beta: float) -> str:
-    """Return what a curve is called: where alpha and beta are 1 they are not said.
+    """Return the name of a curve; it includes alpha and beta unless both are 1.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def series_of(groups: str, alpha: float, beta: float) -> str:
 
 
 def _shares(interest: Interest, *, groups: str, sessions: int, seed: int, **_: Any) -> list[Record]:
-    """Return what one plan is left with under all prices: the method does not look at them."""
+    """Return the remaining share of flooding of one plan under all prices, which the method ignores."""
     n_groups = sessions if groups == AS_SESSIONS else int(groups)
     if n_groups > sessions:
         return []
@@ -57,7 +57,7 @@ def _shares(interest: Interest, *, groups: str, sessions: int, seed: int, **_: A
 
 
 def _figure_6(study: Study) -> Outcome:
-    """Run groups first over numbers of sessions and groups."""
+    """Run the groups-first method over numbers of sessions and groups."""
     params = dict(study.params)
     groups, sessions = params.pop("groups"), params.pop("sessions")
     grid = {"sessions": sessions, "groups": [*map(str, sorted(groups)), AS_SESSIONS]}
@@ -76,17 +76,17 @@ def _figure_6(study: Study) -> Outcome:
          "sessions": n, "share": share, "said": f"paper: {SAID[PRICES.index((a, b))]}"}
         for (name, a, b, n), share in value.items()
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}; circles: no hierarchy; the paper's axes end at 0.5"
-    return Outcome(rows, {"tock2005-figure-6": (records, said)}, [*_claims(value), *size_note(params)])
+    caption = f"{caption_of(params, len(study.seeds))}; circles: no hierarchy; the paper's axes end at 0.5"
+    return Outcome(rows, {"tock2005-figure-6": (records, caption)}, [*_claims(value), *size_note(params)])
 
 
 def _order(groups: str) -> int:
-    """Return where a number of groups comes among others."""
+    """Return the sort key of a number of groups."""
     return 1 << 31 if groups == AS_SESSIONS else int(groups)
 
 
 def _claims(value: dict[tuple[str, float, float, int], float]) -> list[str]:
-    """Hold what the paper says against what came out."""
+    """Return notes that compare the paper's claims with the results."""
     names = sorted({at[0] for at in value}, key=_order)
     sessions = sorted({at[3] for at in value})
     more_sessions = [
@@ -124,7 +124,7 @@ def _claims(value: dict[tuple[str, float, float, int], float]) -> list[str]:
 
 
 def _won(value: dict[tuple[str, float, float, int], float], names: list[str], last: int) -> list[str]:
-    """Say what more sessions win of what more groups would."""
+    """Return notes on how much of the benefit of more groups more sessions give."""
     base = [name for name in names if name != AS_SESSIONS and (name, 1.0, 1.0, int(name)) in value]
     if not base or int(base[-1]) >= last:
         return []
@@ -134,18 +134,18 @@ def _won(value: dict[tuple[str, float, float, int], float], names: list[str], la
         before = value[middle, a, b, int(middle)]
         won.append((before - value[middle, a, b, last]) / (before - value[AS_SESSIONS, a, b, last]))
     parts = (f"{100 * part:.0f} % with {a:g} and {b:g}" for part, (a, b) in zip(won, PRICES, strict=True))
-    held = "Reproduced" if won[0] > won[1] > won[2] else "Not reproduced"
-    said = (
+    verdict = "Reproduced" if won[0] > won[1] > won[2] else "Not reproduced"
+    note = (
         "The paper: adding sessions is almost as effective as adding groups where beta is much larger than "
         "alpha, and less effective where it is smaller. Here, from "
         f"{middle} groups and as many sessions, {last:,} sessions alone win of what as many groups would: "
-        f"{', '.join(parts)} for alpha and beta. {held}."
+        f"{', '.join(parts)} for alpha and beta. {verdict}."
     )
-    return [said]
+    return [note]
 
 
 FIGURE_6 = Experiment(
-    "what hierarchy does: groups first, over numbers of sessions and groups",
+    "effect of hierarchy: the groups-first method over numbers of sessions and groups",
     _figure_6,
     {**PAPER, "groups": [10, 20, 50, 100], "sessions": [10, 20, 50, 100, 200, 500, 1000]},
     {**SMALL, "groups": [5, 10, 20], "sessions": [5, 10, 20, 50, 100]},

@@ -1,4 +1,4 @@
-"""Figure 7: the methods beside each other, and ours (section 5.5)."""
+"""Figure 7: the paper's methods compared, and the product's own (section 5.5)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from narrowcast.lab.papers.tock2005.setting import (
     METRIC,
     PAPER,
     SMALL,
+    caption_of,
     interest_of,
     printed,
-    said_of,
     share_of,
     size_note,
 )
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from narrowcast.lab.sweep import Record
     from narrowcast.model.interest import Interest
 
-#: The paper's methods, and what it calls them.
+#: The paper's methods, and its names for them.
 METHODS = {
     "hierarchical-sf": "SF",
     "hierarchical-gf": "GF",
     "hierarchical-it": "IT",
     "hierarchical-rra": "RRA",
 }
-#: The product's own.
+#: The product's own methods.
 OWN = "joint"
-#: The groups of the paper's figure, and what its axis goes from and to.
+#: The numbers of groups of the paper's figure, and the ends of its axis.
 GROUPS, AXIS = 50, (0.14, 0.32)
-#: Methods that differ by less, in per cent, are said to be alike.
+#: Methods that differ by less than this, in per cent, are considered equal.
 ALIKE = 5.0
 
 
@@ -45,7 +45,7 @@ def planned(interest: Interest, *, method: str, groups: int, sessions: int, seed
 
 
 def _share(interest: Interest, *, groups: int, sessions: int, **given: Any) -> list[Record]:
-    """Return what a plan is left with."""
+    """Return the remaining share of flooding of a plan."""
     if groups > sessions:
         return []
     chosen = {name: given[name] for name in ("method", "seed", "sweeps")}
@@ -69,18 +69,18 @@ def _figure_7(study: Study) -> Outcome:
          "share": row.measured, "low": row.measured - row.spread, "high": row.measured + row.spread}
         for (name, groups, n), row in zip(keys, rows, strict=True)
     ]  # fmt: skip
-    said = f"{said_of(params, len(study.seeds))}, alpha = beta = 1"
+    caption = f"{caption_of(params, len(study.seeds))}, alpha = beta = 1"
     if printed(params, 1) is not None and any(groups == GROUPS for _, groups, _ in keys):
         records.append({"kind": "axis", "groups": GROUPS, "low": AXIS[0], "high": AXIS[1]})
-        said += "; grey: the paper's axis"
+        caption += "; grey: the paper's axis"
     value = {at: row.measured for at, row in zip(keys, rows, strict=True)}
     notes = [each for groups in sorted({at[1] for at in keys}) for each in _claims(value, groups)]
     none = "The paper prints curves and no numbers, so there are none to hold ours against."
-    return Outcome(rows, {"tock2005-figure-7": (records, said)}, [*notes, none, *size_note(params)])
+    return Outcome(rows, {"tock2005-figure-7": (records, caption)}, [*notes, none, *size_note(params)])
 
 
 def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
-    """Hold what the paper says of a number of groups against what came out."""
+    """Return notes that compare the paper's claims on a number of groups with the results."""
     sessions = sorted({at[2] for at in value if at[1] == groups})
     many = sessions[-1]
     last = {name: value[name, groups, many] for name in METHODS}
@@ -90,7 +90,7 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
         some = [value[name, groups, n] for name in METHODS]
         apart[n] = 100 * (max(some) / min(some) - 1) if min(some) > 0 else 0.0
 
-    def held(yes: bool) -> str:
+    def verdict(yes: bool) -> str:
         return "reproduced" if yes else "not reproduced"
 
     own = [value[OWN, groups, n] for n in sessions]
@@ -100,16 +100,16 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
     one = ", where a group is a session and SF, GF and IT are one method" * (sessions[0] == groups)
     alike = (
         f"With {groups} groups. The paper: hardly any difference with few sessions. Here the worst of the "
-        f"four is above the best by {few}{one}: {held(max(apart.values()) < ALIKE)}."
+        f"four is above the best by {few}{one}: {verdict(max(apart.values()) < ALIKE)}."
     )
     clear = (
         "The paper: GF has a clear advantage over SF with many sessions. Here "
-        f"{gf:.3f} and {sf:.3f} at {many:,}: {held(sf - gf > 0.05 * gf)}."
+        f"{gf:.3f} and {sf:.3f} at {many:,}: {verdict(sf - gf > 0.05 * gf)}."
     )
     best = (
         f"The paper: IT and RRA are best. Here IT has {it:.3f} and RRA {rra:.3f}, GF {gf:.3f}: "
-        f"{held(max(it, rra) <= min(sf, gf))}. Minor differences between the two: RRA is "
-        f"{100 * (rra / it - 1):+.1f} % off IT at {many:,} sessions, {held(abs(rra / it - 1) < 0.02)}."
+        f"{verdict(max(it, rra) <= min(sf, gf))}. Minor differences between the two: RRA is "
+        f"{100 * (rra / it - 1):+.1f} % off IT at {many:,} sessions, {verdict(abs(rra / it - 1) < 0.02)}."
     )
     ours = (
         f"joint, our own, is {min(less):.1f} to {max(less):.1f} % below the best of the four; at {many:,} "
@@ -119,7 +119,7 @@ def _claims(value: dict[tuple[str, int, int], float], groups: int) -> list[str]:
 
 
 FIGURE_7 = Experiment(
-    "the methods beside each other, and ours",
+    "the paper's methods and the product's own, compared",
     _figure_7,
     {**PAPER, "groups": [GROUPS], "sessions": [50, 100, 200, 500, 1000], "sweeps": 10_000},
     {**SMALL, "groups": [10], "sessions": [10, 20, 50, 100], "sweeps": 300},

@@ -1,4 +1,4 @@
-"""What the experiments have in common: the workload, and the share of flooding that a plan is left with."""
+"""Common parts of the experiments: the workload, and the share of flooding that remains with a plan."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 #: The paper's benchmark (section 5.1), and a small one of its kind. The law of the rates is our reading.
 PAPER: dict[str, Any] = {"flows": 20_000, "users": 500, "markets": 10, "share": 0.01, "rates": "zipf"}
 SMALL: dict[str, Any] = {"flows": 2000, "users": 100, "markets": 5, "share": 0.03}
-#: Markets that a user is interested in.
+#: Number of markets that a user is interested in.
 MARKETS = 2
-#: What is measured: excess filtering as a share of that of flooding.
+#: Metric: excess filtering as a share of that of flooding.
 METRIC = "cx_over_cf"
 
 
 def workload(
     *, seed: int, flows: int, users: int, markets: int, share: float, rates: str = "zipf", **_: Any
 ) -> Flows:
-    """Return the paper's workload.
+    """Return the paper's workload for a seed.
 
     Examples
     --------
@@ -45,18 +45,21 @@ def workload(
 
 
 def interest_of(**given: Any) -> Interest:
-    """Return who wants what, for a seed: what trials share."""
+    """Return the interest of the workload for a seed: the shared input of trials."""
     return workload(**given).interest()
 
 
 def share_of(interest: Interest, plan: ChannelPlan, *, alpha: float = 1.0, beta: float = 1.0) -> float:
-    """Return Cx / Cf of a plan: 0 is a group for each flow, 1 is flooding."""
+    """Return Cx / Cf of a plan, its excess filtering cost over that of flooding.
+
+    0 is a group for each flow, 1 is flooding.
+    """
     cost = Filtering(alpha=alpha, beta=beta).score(interest, plan)
     return Filtering.share(cost, receivers(interest))
 
 
 def printed(params: Mapping[str, Any], value: float) -> float | None:
-    """Return a number of the paper's, or None where the workload is not the paper's.
+    """Return a number of the paper, or None if the workload is not the paper's.
 
     Examples
     --------
@@ -68,13 +71,13 @@ def printed(params: Mapping[str, Any], value: float) -> float | None:
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:
-    """Return a warning where the workload is not the paper's."""
+    """Return a warning if the workload is not the paper's."""
     if printed(params, 1) is not None:
         return []
     return ["The workload here is not of the paper's size: its numbers and curves are of another one."]
 
 
-def said_of(params: Mapping[str, Any], seeds: int = 0) -> str:
-    """Return what the numbers are of, for the line below a title."""
-    said = f"{params['flows']:,} flows of {params['markets']} markets, {params['users']:,} users"
-    return said + (f", {seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "")
+def caption_of(params: Mapping[str, Any], seeds: int = 0) -> str:
+    """Return the subtitle of a chart: sizes of the workload and number of seeds."""
+    caption = f"{params['flows']:,} flows of {params['markets']} markets, {params['users']:,} users"
+    return caption + (f", {seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "")

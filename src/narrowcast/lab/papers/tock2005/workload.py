@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from narrowcast.lab.papers.base import Study
     from narrowcast.lab.sweep import Record
 
-#: Rows, and what the paper prints of each: of the users, the flows, and the messages.
+#: Rows, and the paper's number of each: of the users, the flows, and the messages.
 NUMBERS: dict[tuple[str, str], float | None] = {
     ("users", "symbols_mean"): 68.85,
     ("users", "symbols_max"): 102,
@@ -32,7 +32,7 @@ NUMBERS: dict[tuple[str, str], float | None] = {
 
 
 def _statistics(*, law: str, **given: Any) -> Record:
-    """Return the numbers of a seed, with one law of the rates."""
+    """Return the statistics of a seed, with one law of the rates."""
     flows = workload(**given, rates=law)
     interest, first = flows.interest(), int(flows.sizes()[0])
     each = np.diff(interest.wants.indptr)
@@ -57,14 +57,14 @@ def _workload(study: Study) -> Outcome:
     for (series, metric), paper in NUMBERS.items():
         law = series.partition("/")[2] or "zipf"
         values: list[Any] = [row[metric] for row in found if row["law"] == law]
-        said = None if paper is None else printed(params, paper)
-        rows.append(ResultRow.of(series, None, metric, values, paper=said))
+        printed_value = None if paper is None else printed(params, paper)
+        rows.append(ResultRow.of(series, None, metric, values, paper=printed_value))
     value = {(row.series, row.metric): row for row in rows}
     return Outcome(rows, notes=[*_claims(value), *size_note(params)])
 
 
 def _claims(value: dict[tuple[str, str], ResultRow]) -> list[str]:
-    """Hold the paper's numbers against those that came out."""
+    """Return notes that compare the paper's numbers with the measured ones."""
 
     def text(series: str, metric: str, digits: int) -> str:
         return f"{value[series, metric].measured:.{digits}f}"
@@ -90,7 +90,7 @@ def _claims(value: dict[tuple[str, str], ResultRow]) -> list[str]:
 
 
 def _without_law(params: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters without the law of the rates, which is tried both ways."""
+    """Return the parameters without the law of the rates; both laws are run."""
     return {name: value for name, value in params.items() if name != "rates"}
 
 
