@@ -58,7 +58,7 @@ def test_one_group_finds_what_one_place_finds(method: Any) -> None:
     alone = kmeans(points, 12, rng=draws(3))
     assert found.centre == pytest.approx(alone.centre)
     assert found.label[0].tolist() == alone.label.tolist()
-    assert found.traffic == MergeTraffic(told=len(points))
+    assert found.traffic == MergeTraffic(to_members=len(points))
 
 
 @pytest.mark.parametrize("method", METHODS)

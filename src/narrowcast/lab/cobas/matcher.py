@@ -100,7 +100,7 @@ class CobasIndex:
         nodes: CobasNodes,
         bounds: NodeBounds,
     ) -> Self:
-        """Return an index with read-only arrays, like mapped ones: kernels are compiled for this kind only."""
+        """Return an index with read-only arrays, as mapped ones are: kernels are compiled for them."""
         return cls(
             n_boxes,
             last,
