@@ -145,7 +145,7 @@ def sums_at(points: Doubles, centre: Doubles, scale: float) -> NDArray[np.int64]
 
 
 def centres_of(centre: Doubles, sums: NDArray[Any], scale: float) -> tuple[Doubles, float]:
-    """Return centres moved to the means of their points by the sums of `sums_at`, and the scaled spread before.
+    """Return centres at the means of their points by the sums of `sums_at`, and the spread before (scaled).
 
     A centre without points does not move.
 

@@ -1,4 +1,4 @@
-"""K-means in a hierarchy of groups: groups find centres, their parents merge them (tariq2012, section 4.3)."""
+"""K-means in a hierarchy of groups: groups find centres, parents merge them (tariq2012, section 4.3)."""
 
 from __future__ import annotations
 
