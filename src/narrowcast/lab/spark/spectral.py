@@ -154,9 +154,9 @@ def levels_for(planner: Spectral, n_rows: int, pairs: int, limit: int) -> int:
     >>> levels_for(Rassoc(channels=9), 100_000, 5_000_000, 1_000_000)
     3
     >>> levels_for(Rassoc(channels=9, levels=2), 100_000, 5_000_000, 1_000_000)
-    Traceback (most recent call last): narrowcast.errors.ParameterError: landmarks=0.3: must be below 0.2 with
-    2 levels, or the highest group has \ about 1,500,000 wanted pairs and the driver handles 1,000,000; use
-    more levels or raise the limit
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: landmarks=0.3: must be below 0.2 with 2 levels, or the highest group \
+has about 1,500,000 wanted pairs and the driver handles 1,000,000; use more levels or raise the limit
     """
     most = max(float(limit), FEW * pairs / max(n_rows, 1))
     share = planner.landmarks

@@ -153,7 +153,7 @@ class Association:
         return LinearFrame(self, rows, axes, axes.place(likeness))
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
-        """Return a group on its own: its frame has its landmarks, and other members are compared with them."""
+        """Return a group on its own: its frame has its landmarks; other members are compared with these."""
         frame = self.frame(rows[landmarks])
         return LocalSpace(frame, frame.place(rows))
 
