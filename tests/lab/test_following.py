@@ -18,6 +18,7 @@ from narrowcast.planning.baselines.simple import PerFlow
 from narrowcast.planning.replanner import Replanner
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
 from narrowcast.workloads.feeds import Feeds
+from support.errors import refused
 
 
 def nobody(feeds: Feeds) -> Interest:
@@ -153,19 +154,17 @@ def test_bad_parameters() -> None:
     feeds = Feeds(n_subscribers=5, n_flows=20, wanted=6.0, groups=5)
     given: dict[str, Any] = {"interest": nobody(feeds), "changes": feeds.tables()["changes"]}
     for seconds in (-50, 0, float("nan"), float("inf")):
-        with pytest.raises(ParameterError, match=f"seconds is {seconds}"):
+        with refused(ParameterError, seconds, parameter="seconds"):
             Following(**given, seconds=seconds)
-    with pytest.raises(
-        ParameterError, match=r"seconds is 10.0 and the changes take .*; give as many at least"
-    ):
+    with refused(ParameterError, parameter="seconds", value=10.0):
         Following(**given, seconds=10.0)
-    with pytest.raises(ParameterError, match="windows is 0"):
+    with refused(ParameterError, parameter="windows", value=0):
         Following(**given, windows=0)
-    with pytest.raises(ParameterError, match="take no time"):
+    with refused(ParameterError, parameter="seconds", value=None):
         Following(interest=given["interest"], changes=given["changes"].slice(0, 1))
-    with pytest.raises(ParameterError, match="nodes is 4 and there are 5 subscribers"):
+    with refused(ParameterError, 4, 5):
         Following(**given, overlay=OverlayRing(nodes=4))
-    with pytest.raises(ParameterError, match="churn is 9 and the ring has 5 nodes"):
+    with refused(ParameterError, 9, 5):
         Following(**given, overlay=OverlayRing(churn=9))
-    with pytest.raises(ParameterError, match="overlay is 5; give an Overlay"):
+    with refused(ParameterError, parameter="overlay", value=5):
         Following(**given, overlay=5)  # type: ignore[arg-type]

@@ -100,10 +100,10 @@ def reproduce(
     numbers = check_seeds(seeds)
     if conf and master is None:
         raise ParameterError(
-            f"conf={conf[0]!r} is a setting of Spark's: it needs master",
+            f"conf={conf[0]!r} is a setting of Spark's: it needs a Spark master",
             parameter="conf",
             value=conf[0],
-            limit="given together with master",
+            limit="given with a Spark master",
         )
     with _kept(out) as points, new_folder(out) as aside, _runner(master, conf, points) as (runner, progress):
         outcomes = {}

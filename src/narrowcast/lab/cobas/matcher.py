@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from narrowcast.errors import InputError
+from narrowcast.errors import InputError, ParameterError
 from narrowcast.lab.cobas.forwarding import code_of, collected
 from narrowcast.lab.cobas.intervals import IntervalColumns
 from narrowcast.lab.cobas.store import frozen
@@ -15,7 +15,7 @@ from narrowcast.lab.cobas.tree import CobasTree
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, LEFT, PARENT, RIGHT, START, CobasNodes, NodeBounds
 from narrowcast.matching.indexed_matcher import IndexedMatcher
-from narrowcast.validation import check_choice, check_seed
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -214,7 +214,8 @@ class Cobas(IndexedMatcher):
     def __init__(self, *, route: Route = "selective", seed: int = 0, threads: int = 1) -> None:
         super().__init__(threads=threads)
         check_choice("route", route, get_args(Route))
-        check_seed(seed)
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ParameterError(parameter="seed", value=seed, limit="an integer of at least 0")
         self.route = route
         self.seed = seed
 
