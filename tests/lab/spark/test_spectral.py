@@ -246,9 +246,8 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     frames = frames_of(spark, named(matched(120, 40)))
     planned = make_plan(frames, "rassoc", channels=5, params={"dimensions": 6}, limit=100)
     assert (planned.path, planned.method, planned.plan.n_subscribers) == ("spark", "rassoc", 120)
-    assert planned.note.startswith("above the limit rassoc compares all subscribers with one table")
-        "above the limit rassoc compares all subscribers with one table of landmarks"
-    )
+    note = "above the limit rassoc compares all subscribers with one table of landmarks"
+    assert planned.note.startswith(note)
     how = dict(planned.how)
     assert how == {
         "where": "spark",
