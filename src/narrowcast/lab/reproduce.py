@@ -105,7 +105,11 @@ def reproduce(
             value=conf[0],
             limit="given with a Spark master",
         )
-    with _kept(out) as points, new_folder(out) as aside, _runner(master, conf, points) as (runner, progress):
+    with (
+        _finished_points(out) as points,
+        new_folder(out) as aside,
+        _runner(master, conf, points) as (runner, progress),
+    ):
         outcomes = {}
         for name in names:
             task = progress.add_task(name, total=None)
@@ -124,7 +128,7 @@ def reproduce(
 
 
 @contextmanager
-def _kept(out: Path) -> Iterator[Path]:
+def _finished_points(out: Path) -> Iterator[Path]:
     """Provide a folder for finished points, deleted on success and retained, with a message, on failure."""
     folder = out.parent / f".{out.name}.points"
     if n := _count(folder):

@@ -253,7 +253,7 @@ def test_messages_of_a_small_one() -> None:
     tree = BoxTree(lo, lo + 1, capacity=2)
     tree.insert([0, 1])
     assert tree.told == {"join": 4, "leave": 0, "split": 0, "merge": 0, "update": 0}
-    # The third makes a leaf of 1 and one of 0 and 2; 1 is handed its own leaf. Nobody is above to be told.
+    # The third makes a leaf of 1 and one of 0 and 2; 1 is handed its own leaf. There is no parent to inform.
     tree.insert([2])
     assert (tree.told["join"], tree.told["split"]) == (6, 1)
     tree.insert([3])  # goes by 0, who leads the root, to 1

@@ -93,7 +93,7 @@ def test_each_box_lives_in_one_tree(route: Route) -> None:
 
 
 def test_most_selective_attribute() -> None:
-    """Filter 0 is narrow in a, filter 1 in b; an attribute that nobody is looked up by has no tree."""
+    """Filter 0 is narrow in a, filter 1 in b; an attribute that no filter is indexed by has no tree."""
     schema = Schema.of({"a": "bigint", "b": "bigint", "c": "bigint"})
     texts = ["a = 5 AND b > 0 AND c > 0", "b = 5 AND a > 0 AND c > 0"]
     texts += [f"a = {i}" for i in range(20)] + [f"b = {i}" for i in range(20)]

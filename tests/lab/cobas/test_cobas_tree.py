@@ -274,7 +274,7 @@ def test_the_closest_leaf_would_miss() -> None:
 
 
 def test_a_chain_is_rotated_into_balance() -> None:
-    """Keys that come in order make a chain where nobody rotates."""
+    """Keys inserted in order make a chain if no rotation is allowed."""
     chain, tree = CobasTree(), CobasTree()
     points = np.arange(200.0)
     for point in points.tolist():

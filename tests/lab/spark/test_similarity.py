@@ -104,7 +104,7 @@ def test_equal_to_the_driver(
 
 
 def test_the_table_is_as_long_as_there_are_rows(spark: SparkSession) -> None:
-    flags = np.ones((300, 3), np.bool_)  # events that everybody matched
+    flags = np.ones((300, 3), np.bool_)  # events that all rows matched
     built = histories_of(spark, flags, block=128)
     found = pairs_in(similarities(built, top=2))
     first = {0: [1, 2], 1: [0, 2]}

@@ -53,9 +53,9 @@ def named(wants: Any) -> Interest:
 
 def frames_of(spark: SparkSession, interest: Interest, partitions: int = 2) -> InterestFrames:
     interests, rates = (spark.createDataFrame(table) for table in interest.to_tables())
-    everybody = spark.createDataFrame(pa.table({"subscriber": interest.subscribers}))
+    subscribers = spark.createDataFrame(pa.table({"subscriber": interest.subscribers}))
     return InterestFrames(
-        interests.repartition(partitions), rates, "events", subscribers=everybody.repartition(partitions)
+        interests.repartition(partitions), rates, "events", subscribers=subscribers.repartition(partitions)
     )
 
 
@@ -213,7 +213,7 @@ def test_parts_of_workers_are_joined(spark: SparkSession) -> None:
         "one event only",
         "landmarks fewer than dimensions",
         "nothing wanted",
-        "nobody there",
+        "no subscribers",
     ],
 )
 def test_odd_interests(spark: SparkSession, method: Any, wants: Any, given: dict[str, Any]) -> None:
@@ -267,7 +267,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ncut", "direct"])
 def test_only_those_who_want_something_are_known(spark: SparkSession, method: str) -> None:
-    """As with topics: nobody says who else there is."""
+    """As with topics: no table lists subscribers without interest."""
     wants = matched(60, 20)
     frames = replace(frames_of(spark, named(wants)), subscribers=None)
     planned = make_plan(frames, method, channels=3, limit=30)

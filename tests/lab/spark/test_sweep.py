@@ -167,6 +167,6 @@ def test_an_interruption_leaves_no_job(spark: SparkSession, tmp_path: Path) -> N
             run_sweep(spark, Sweep(slow, {"x": [0, 1]}), done=tmp_path, tell=stop)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - start < 55  # nobody waits for the one that sleeps
+    assert time.monotonic() - start < 55  # the sleeping point is not waited for
     assert len(list(tmp_path.iterdir())) == 1
     assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []

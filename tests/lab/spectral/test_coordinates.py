@@ -199,8 +199,8 @@ def test_rows_are_where_they_would_be_placed(wants: Any, k: int) -> None:
     gone = np.abs(1 - modes.values) <= 1e-9
     assert again[:, ~gone] == pytest.approx(modes.vectors[:, ~gone], abs=1e-6)
     assert not again[:, gone].any()
-    nobody = modes.place(Similarity.of(csr_array((len(wants), 2))))
-    assert nobody.tolist() == np.zeros((2, len(modes.values))).tolist()
+    unweighted = modes.place(Similarity.of(csr_array((len(wants), 2))))
+    assert unweighted.tolist() == np.zeros((2, len(modes.values))).tolist()
 
 
 @pytest.mark.parametrize("n", [1, 3, 500])

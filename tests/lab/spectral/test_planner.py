@@ -107,7 +107,7 @@ def test_nobody_matched_anything(method: Any) -> None:
 
 
 def test_who_hangs_together_with_few_stays_with_them() -> None:
-    """Pairs that share an event with nobody else have no coordinates by a few modes, and go together."""
+    """Pairs of rows that share no event with others have no coordinates by few modes, and stay together."""
     interest, _ = blocks([40, 30], share=0.5)
     wants = np.zeros((78, 16), np.bool_)
     wants[:70, :12] = interest.wants.toarray()
@@ -129,7 +129,7 @@ def test_odd_interests(method: Any, wants: Any) -> None:
     planner = method(channels=4).fit(interest)
     planner.plan_.validate(interest)
     assert planner.plan_.n_channels == min(4, len(wants))
-    if wants.shape[1] == 9:  # who shares nothing with anybody is spread
+    if wants.shape[1] == 9:  # rows that share nothing with others are spread
         assert planner.size_.max() <= np.ceil(len(wants) / planner.plan_.n_channels)
     else:
         assert received(wants.T.astype(bool), channels_of(planner)).false_positives == 0

@@ -102,7 +102,7 @@ class TreeArrays:
         return shape.depths(self.link, self.root, self.n_nodes)
 
     def _lift(self, sunk: Flags) -> None:
-        """Move segments of nodes that others were rotated over to the highest key that they cover now."""
+        """Move segments of nodes that rotations lowered up to the highest key that they cover now."""
         nodes = np.flatnonzero(sunk)
         parts = [self.listed(int(node)) for node in nodes]
         segments = np.concatenate([np.empty(0, np.int32), *parts])

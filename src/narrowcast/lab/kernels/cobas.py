@@ -253,7 +253,7 @@ def least(indptr: Ints, weight: Doubles) -> Ints:
 def arrange(
     indptr: Ints, column: Numbers, lo: Codes, hi: Codes, weight: Doubles, box: Numbers, own: Ints
 ) -> NodeBounds:
-    """Return bounds in the order of boxes, by ascending weight, without the one in the tree of the box."""
+    """Return the bounds of each box by ascending weight, without the bound by which the box is indexed."""
     n = 0
     for b in box:
         n += indptr[b + 1] - indptr[b] - 1

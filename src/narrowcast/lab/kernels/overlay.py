@@ -312,7 +312,7 @@ def depths(parent: Numbers) -> Ints:
 
 @kernel
 def named(ids: Ids, salt: np.uint64, bits: int, asked: Flags) -> Ints:
-    """Return the number of routing table entries with each place, over the tables of the places `asked`."""
+    """Count, for each place, the entries that refer to it in the routing tables of the places `asked`."""
     out = np.zeros(len(ids), np.int64)
     for p in range(len(ids)):
         if not asked[p] or len(ids) == 1:

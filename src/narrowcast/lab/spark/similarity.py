@@ -179,7 +179,7 @@ def _batch(one: pa.Array, other: pa.Array, alike: Doubles, query: _Query) -> pa.
 
 
 def _names(column: Ints, block: Ints, file: str) -> pa.Array:
-    """Return the labels of rows of several blocks."""
+    """Return the labels of rows, given as positions in several blocks."""
     reader = _blocks(file)
     start, parts = np.zeros(reader.num_record_batches, np.int64), []
     total = 0

@@ -295,7 +295,7 @@ def _sent(group: RowGroup, tree: GroupTree) -> bool:
 def _step_down(
     space: EmbeddingSpace, group: RowGroup, parent: RowGroup, rows: Relation, dimensions: int
 ) -> WorkStep:
-    """Return the step in which a group receives coordinates of its landmarks, or all members above it."""
+    """Return the messages of a group that receives coordinates of its landmarks, or of all rows above."""
     count = len(parent.members) if space.whole else len(group.landmarks)
     size = bytes_of_coordinates(count, dimensions)
     size += bytes_of_histories(rows[parent.members]) if space.whole else 0

@@ -267,7 +267,7 @@ def _drawn(rows: Doubles, weight: Doubles, n_clusters: int, rng: np.random.Gener
 
 
 def _settled(rows: Doubles, weight: Doubles, start: Doubles, passes: int) -> Means:
-    """Return the clusters after at most `passes` of Lloyd's passes."""
+    """Run at most `passes` of Lloyd's passes from initial centres; return the clusters."""
     centre = start.copy()
     label = np.zeros(len(rows), np.int32)
     upper, lower = np.full(len(rows), np.inf), np.zeros(len(rows))

@@ -279,7 +279,7 @@ def _selection(
 
 
 def _filled(start: Doubles | None, n_clusters: int) -> Doubles | None:
-    """Return one centre per cluster: copies of the first fill up; they get no points and move far away."""
+    """Pad centres to one per cluster with copies of the first, which k-means moves to far points."""
     if start is None or len(start) == 0:
         return None
     return np.concatenate([start, np.repeat(start[:1], n_clusters - len(start), axis=0)])

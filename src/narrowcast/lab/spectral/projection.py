@@ -52,12 +52,12 @@ class Projection:
         return cls(solved[:-1], solved[-1]) if offset else cls(solved, np.zeros(solved.shape[1]))
 
     def __call__(self, points: Doubles) -> Doubles:
-        """Return the common coordinates of points of the group."""
+        """Map points from the group's own coordinates to the common ones."""
         return np.asarray(points @ self.matrix + self.offset, np.float64)
 
 
 def with_offset(points: Doubles) -> Doubles:
-    """Return points with an additional coordinate 1, by which an offset is solved for."""
+    """Append a coordinate of 1 to points, so that a linear fit includes an offset."""
     return np.column_stack([points, np.ones(len(points))])
 
 

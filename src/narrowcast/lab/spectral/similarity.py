@@ -157,7 +157,7 @@ class Similarity:
         return Similarity(shared, self.left, self.right)
 
     def components(self) -> Ints:
-        """Return the number of each row's connected component; all rows with a `left` are in one."""
+        """Return the number of each row's connected component; rows with nonzero `left` are in one."""
         label = connected_components(self.shared, directed=False)[1].astype(np.int64)
         everywhere = self.left.any(axis=1)
         label[np.isin(label, label[everywhere])] = label.max(initial=0) + 1
@@ -204,6 +204,7 @@ def similarity(
 
     Examples
     --------
+    >>> from narrowcast.model.relation import relation
     >>> rows = relation([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]])
     >>> similarity(rows).toarray().round(2).tolist()
     [[1.0, 0.33, 0.0, 0.0], [0.33, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]

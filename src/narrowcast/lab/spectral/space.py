@@ -99,7 +99,7 @@ class EmbeddingSpace(Protocol):
         ...
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
-        """Return the frame and the coordinates of a group on its own, given its landmarks."""
+        """Embed a group on its own, given its landmarks."""
         ...
 
     def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:
@@ -153,7 +153,7 @@ class Association:
         return LinearFrame(self, rows, axes, axes.place(likeness))
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
-        """Return a group on its own: its frame has its landmarks; other members are compared with these."""
+        """Embed a group on its own, by a frame of its landmarks with which other members are compared."""
         frame = self.frame(rows[landmarks])
         return LocalSpace(frame, frame.place(rows))
 
@@ -211,13 +211,13 @@ class SpaceCut:
         check_form(self.form)
 
     def weight(self, rows: Relation, columns: Relation | None = None) -> Likeness:
-        """Return the weights between histories."""
+        """Return the weights of edges between histories in the similarity graph."""
         if self.similarity == "cosine" and self.kernel == "none":
             return Cosine.of(rows, columns)
         return self.stored(rows, columns)
 
     def stored(self, rows: Relation, columns: Relation | None = None) -> Similarity:
-        """Return the weights between histories as a stored matrix."""
+        """Return the weights of edges between histories as a stored matrix."""
         found = similarity(rows, columns, kind=self.similarity, events=self.events)
         return weights(found, kernel=self.kernel, square=self.square)
 
@@ -234,7 +234,7 @@ class SpaceCut:
         return CutFrame(self, rows, modes, self.scaled(modes.vectors, modes.degree))
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:  # noqa: ARG002
-        """Return a group on its own: the frame has all its members."""
+        """Embed a group on its own, by a frame of all its members."""
         frame = self.frame(rows)
         return LocalSpace(frame, frame.own)
 
@@ -301,7 +301,7 @@ def normalised(points: Doubles, longest: float = 0.0) -> Doubles:
 
 
 def _degree(weight: Likeness) -> Doubles:
-    """Return the sums of weights of rows with other rows."""
+    """Return the degree of each row: the sum of its weights with other rows."""
     return np.asarray(weight @ np.ones(weight.shape[1]) - weight.diagonal(), np.float64)
 
 

@@ -37,7 +37,7 @@ _PRIOR = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeFrame:
-    """A number for each code: that of code k in column c is `table[table_at[c] + k]`."""
+    """Numbers that replace the codes of each column: code k of column c becomes `table[table_at[c] + k]`."""
 
     table: Doubles
     table_at: Ints
