@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from narrowcast import Interest, Pairwise, Waste
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.lab.sweep import FinishedTrials, KeptTrials, Record, Sweep, SweepPoint, Swept, swept, words_of
+from narrowcast.lab.sweep import (
+    Record,
+    SavedPoints,
+    SetupCache,
+    Sweep,
+    SweepPoint,
+    Swept,
+    describe_point,
+    swept,
+)
 from support.errors import refused
 
 
@@ -59,7 +68,7 @@ def test_points_in_order(xs: list[int], names: list[str], seeds: list[int], by: 
         for x, name, seed in product(xs, names, seeds)
     }
     # Each setup is needed once.
-    changes = [sweep.shared(at) for at in points]
+    changes = [sweep.setup_key(at) for at in points]
     assert sum(a != b for a, b in pairwise(changes)) == len(set(changes)) - 1
 
 
@@ -180,7 +189,7 @@ def test_a_setup_serves_all_its_points() -> None:
 
 def test_made_keeps_the_last() -> None:
     calls: list[str] = []
-    made = FinishedTrials(2)
+    made = SetupCache(2)
     for key in "aabbacab":
         made.get(key, lambda key=key: calls.append(key))  # type: ignore[misc]
     assert "".join(calls) == "abcab"  # c drives a out, then a drives b out
@@ -230,15 +239,15 @@ def test_failed_points_are_not_saved(tmp_path: Path) -> None:
 
 def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     row: Record = {"i": -(2**63), "f": 0.1 + 0.2, "inf": math.inf, "s": "ü", "none": None, "b": True}
-    kept = KeptTrials(tmp_path, Sweep(added, {"x": [1]}))
+    saved = SavedPoints(tmp_path, Sweep(added, {"x": [1]}))
     at: Record = {"seed": 0, "x": 1}
-    kept.put(SweepPoint(at, [row, {"nan": math.nan}]))
-    found = kept.get(at)
+    saved.put(SweepPoint(at, [row, {"nan": math.nan}]))
+    found = saved.get(at)
     assert found is not None
     assert found.rows[0] == row
     assert [type(value) for value in found.rows[0].values()] == [type(value) for value in row.values()]
     assert math.isnan(found.rows[1]["nan"])  # type: ignore[arg-type]
-    assert kept.get({"seed": 0, "x": 1.0}) is None
+    assert saved.get({"seed": 0, "x": 1.0}) is None
 
 
 def test_digests_tell_sweeps_apart() -> None:
@@ -277,7 +286,7 @@ def test_functions_that_cannot_be_identified(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
-    assert words_of({"method": "mst", "seed": 2}) == "method mst, seed 2"
+    assert describe_point({"method": "mst", "seed": 2}) == "method mst, seed 2"
 
 
 def planned(interest: Interest, *, channels: int, seed: int) -> dict[str, float]:

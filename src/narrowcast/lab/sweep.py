@@ -191,24 +191,24 @@ class Sweep:
             If every point fails, or a trial returns an invalid value.
         """
         points = self.points()
-        saved = None if done is None else KeptTrials(done, self)
-        setups, found = FinishedTrials(1), []
+        saved = None if done is None else SavedPoints(done, self)
+        setups, found = SetupCache(1), []
         for number, at in enumerate(points):
             if tell is not None:
-                tell(words_of(at), number, len(points))
+                tell(describe_point(at), number, len(points))
             point = None if saved is None else saved.get(at)
             if point is None:
-                point = self.tried(at, setups)
+                point = self.run_point(at, setups)
                 if saved is not None:
                     saved.put(point)
             found.append(point)
         return swept(found)
 
-    def shared(self, at: Record) -> Hashable:
+    def setup_key(self, at: Record) -> Hashable:
         """Return the key of a point's setup: points with the same key share one."""
         return tuple(at[name] for name in (*self.by, SEED))
 
-    def tried(self, at: Record, made: FinishedTrials) -> SweepPoint:
+    def run_point(self, at: Record, made: SetupCache) -> SweepPoint:
         """Run the trial of one point.
 
         Parameters
@@ -222,7 +222,7 @@ class Sweep:
             if self.setup is None:
                 rows = self.trial(**at, **self.fixed)
             else:
-                rows = self.trial(made.get(self.shared(at), lambda: self._set_up(at)), **at, **self.fixed)
+                rows = self.trial(made.get(self.setup_key(at), lambda: self._set_up(at)), **at, **self.fixed)
             return SweepPoint(
                 at, [_record(row, at) for row in ([rows] if isinstance(rows, Mapping) else rows)]
             )
@@ -242,7 +242,7 @@ class Sweep:
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
 
-class FinishedTrials:
+class SetupCache:
     """A cache of the most recently made objects; a failure to make one is cached too, and raised again.
 
     Parameters
@@ -252,7 +252,7 @@ class FinishedTrials:
 
     Examples
     --------
-    >>> made = FinishedTrials(1)
+    >>> made = SetupCache(1)
     >>> made.get("a", lambda: 1), made.get("a", lambda: 2), made.get("b", lambda: 3)
     (1, 1, 3)
     """
@@ -276,7 +276,7 @@ class FinishedTrials:
         return value
 
 
-class KeptTrials:
+class SavedPoints:
     """Finished points of a sweep in a folder, one file each.
 
     The name of a file is a digest of the point, the functions, the fixed values and the version of
@@ -330,12 +330,12 @@ def swept(points: list[SweepPoint]) -> Swept:
     return Swept(points)
 
 
-def words_of(at: Record) -> str:
+def describe_point(at: Record) -> str:
     """Return the coordinates of a point in words.
 
     Examples
     --------
-    >>> words_of({"modes": 9, "seed": 0})
+    >>> describe_point({"modes": 9, "seed": 0})
     'modes 9, seed 0'
     """
     return ", ".join(f"{name} {value}" for name, value in at.items())
@@ -347,7 +347,7 @@ def _failure(failed: list[SweepPoint], n_points: int) -> str:
     first = failed[0].problem
     if len(failed) == n_points and len(reasons) == 1:
         return first
-    return f"{len(failed)} of {n_points} points failed; the first, {words_of(failed[0].at)}: {first}"
+    return f"{len(failed)} of {n_points} points failed; the first, {describe_point(failed[0].at)}: {first}"
 
 
 def _value(name: object, value: Any) -> Value:

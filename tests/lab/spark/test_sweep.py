@@ -66,9 +66,9 @@ def test_pieces(numbers: set[int], least: int) -> None:
     sweep = counting()
     points, found = sweep.points(), pieces(sweep, sorted(numbers), least)
     assert sorted(number for piece in found for number in piece) == sorted(numbers)
-    groups = {sweep.shared(points[number]) for number in numbers}
+    groups = {sweep.setup_key(points[number]) for number in numbers}
     for piece in found:
-        assert len({sweep.shared(points[number]) for number in piece}) == 1
+        assert len({sweep.setup_key(points[number]) for number in piece}) == 1
     # Together where there is no need for more tasks; else as many as asked for, unless points run out.
     if least <= len(groups):
         assert len(found) == len(groups)

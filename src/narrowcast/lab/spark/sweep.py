@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from narrowcast.lab.sweep import FinishedTrials, KeptTrials, SweepPoint, swept, words_of
+from narrowcast.lab.sweep import SavedPoints, SetupCache, SweepPoint, describe_point, swept
 from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
@@ -71,22 +71,22 @@ def run_sweep(
     {'seed': 1, 'x': 3, 'y': 10}
     """
     points = sweep.points()
-    saved = None if done is None else KeptTrials(done, sweep)
+    saved = None if done is None else SavedPoints(done, sweep)
     found: dict[int, SweepPoint] = {}
     if saved is not None:
         found = {i: point for i, at in enumerate(points) if (point := saved.get(at)) is not None}
     missing = [i for i in range(len(points)) if i not in found]
-    with closing(_tried(spark, sweep, missing)) as tried:
-        for number, point in tried:
+    with closing(_finished_points(spark, sweep, missing)) as results:
+        for number, point in results:
             found[number] = point
             if saved is not None:
                 saved.put(point)
             if tell is not None:
-                tell(words_of(point.at), len(found), len(points))
+                tell(describe_point(point.at), len(found), len(points))
     return swept([found[i] for i in range(len(points))])
 
 
-def _tried(
+def _finished_points(
     spark: SparkSession, sweep: Sweep, numbers: list[int]
 ) -> Generator[tuple[int, SweepPoint], None, None]:
     """Yield the number and the result of each point as its task ends."""
@@ -144,7 +144,7 @@ def pieces(sweep: Sweep, numbers: list[int], least: int) -> list[list[int]]:
     points = sweep.points()
     together: dict[Any, list[int]] = {}
     for number in numbers:
-        together.setdefault(sweep.shared(points[number]), []).append(number)
+        together.setdefault(sweep.setup_key(points[number]), []).append(number)
     parts = -(-least // len(together))
     found = []
     for some in together.values():
@@ -168,20 +168,20 @@ def _work(
     for batch in batches:
         for place in batch.column(0).to_pylist():
             number = numbers[place]
-            point = msgspec.msgpack.encode(sweep.tried(points[number], made))
+            point = msgspec.msgpack.encode(sweep.run_point(points[number], made))
             yield pa.RecordBatch.from_pydict({"number": [number], "point": [point]})
 
 
 #: The current sweep of this worker, by the run's name; its setups are reused by the following tasks.
-_current: dict[str, tuple[Sweep, list[Record], FinishedTrials]] = {}
+_current: dict[str, tuple[Sweep, list[Record], SetupCache]] = {}
 
 
-def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], FinishedTrials]:
+def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], SetupCache]:
     """Return a sweep with its points and the setups made so far, unpickled once per worker."""
     if tag not in _current:
         from pyspark import cloudpickle
 
         _current.clear()
         sweep: Sweep = cloudpickle.loads(pickled)
-        _current[tag] = sweep, sweep.points(), FinishedTrials(_SETUPS)
+        _current[tag] = sweep, sweep.points(), SetupCache(_SETUPS)
     return _current[tag]
