@@ -16,7 +16,7 @@ from narrowcast.lab.spectral.merging import (
     group_means,
     hierarchical,
     hp2pc,
-    merged,
+    merge_centres,
     sampled,
 )
 from support.errors import refused
@@ -87,7 +87,7 @@ def test_groups_may_work_in_any_order(method: Any) -> None:
         return [group_means(points, start, 12, 4) for points, start in reversed(pairs)][::-1]
 
     root, selection = levels[-1][0], method is hierarchical
-    centre, traffic = merged(work, root, parents, 12, rng=draws(), restarts=4, selection=selection)
+    centre, traffic = merge_centres(work, root, parents, 12, rng=draws(), restarts=4, selection=selection)
     found = method(levels, parents, 12, rng=draws(), restarts=4)
     assert centre.tolist() == found.centre.tolist()
     assert (traffic.up, traffic.values_up) == (found.traffic.up, found.traffic.values_up)

@@ -14,8 +14,8 @@ from scipy.cluster.vq import kmeans2
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import Ncut, Rassoc
-from narrowcast.lab.spectral.groups import even
-from narrowcast.lab.spectral.planner import Spectral, filled
+from narrowcast.lab.spectral.groups import even_groups
+from narrowcast.lab.spectral.planner import Spectral, assign_rows
 from narrowcast.lab.spectral.points import SpectralPoints
 from narrowcast.lab.spectral.quality import balance, received
 from narrowcast.model.interest import Interest
@@ -244,7 +244,7 @@ def test_each_goes_to_the_smallest(size: list[int], count: int) -> None:
         n, cluster = heapq.heappop(heap)
         expected.append(cluster)
         heapq.heappush(heap, (n + 1, cluster))
-    assert filled(np.array(size), count).tolist() == expected
+    assert assign_rows(np.array(size), count).tolist() == expected
 
 
 @both
@@ -298,7 +298,7 @@ def test_groups_that_are_there_already(method: Any, way: str) -> None:
     some = np.flatnonzero(np.diff(interest.wants.indptr))
     given_ = {**WAYS[way], "groups": 3}
     group = np.zeros(150, np.int64)
-    group[some] = even(len(some), 3, np.random.default_rng([0, max(given_.get("levels", 1), 2)]))
+    group[some] = even_groups(len(some), 3, np.random.default_rng([0, max(given_.get("levels", 1), 2)]))
     drawn = method(channels=6, **given_).fit(interest)
     found = method(channels=6, **given_).fit_groups(interest, group)
     assert found.plan_ == drawn.plan_

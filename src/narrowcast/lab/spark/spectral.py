@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spark.spectral_levels import LevelShape, SpectralLevels, pieces, points_in
 from narrowcast.lab.spark.spectral_means import SAMPLE, Chart, centres, labelled
-from narrowcast.lab.spectral.homes import filled, homes
+from narrowcast.lab.spectral.homes import assign_parts, assign_rows
 from narrowcast.lab.spectral.parts import ConnectedParts
 from narrowcast.lab.spectral.points import SpectralPoints, columns_of
 from narrowcast.lab.spectral.tree import sizes
@@ -297,7 +297,7 @@ def _with_homes(
     led = cluster >= 0
     size[cluster[led]] = n[led]
     lost[part_[~led]] = n[~led]
-    home, size = homes(size, lost)
+    home, size = assign_parts(size, lost)
     kind = rows.schema["subscriber"].dataType.simpleString()
     work = partial(_at_home, home=levels.ship(home))
     return rows.mapInArrow(work, f"subscriber {kind}, flows array<int>, cluster int"), size
@@ -323,7 +323,7 @@ def _rest(rows: DataFrame, n: int, size: Ints) -> DataFrame:
     count = np.zeros(n_portions, np.int64)
     count[counts["portion"].to_numpy()] = counts["count"].to_numpy()
     before = np.cumsum(count) - count
-    ends = np.cumsum(np.bincount(filled(size, n), minlength=len(size)))
+    ends = np.cumsum(np.bincount(assign_rows(size, n), minlength=len(size)))
 
     def spread(table: pa.Table) -> pa.Table:  # Spark inspects the signature, which a partial lacks
         table = table.sort_by("subscriber")

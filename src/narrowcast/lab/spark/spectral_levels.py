@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.lab.spectral.groups import admitted, main
+from narrowcast.lab.spectral.groups import admitting_groups, main
 from narrowcast.lab.spectral.space import Above
 from narrowcast.lab.spectral.tree import first_below, landmarks_of
 from narrowcast.model.relation import recent
@@ -107,8 +107,8 @@ class SpectralLevels:
         self.root: pa.Table
         self.dimensions = 0
 
-    def _gathered(self) -> DataFrame:
-        """Return rows in connected groups, except for loose rows: see `groups.gathered`."""
+    def _connected(self) -> DataFrame:
+        """Return rows in connected groups, except for loose rows: see `groups.connected_groups`."""
         shape, known = self.shape, self.ship(self._parts)
 
         def flagged(table: pa.Table) -> pa.Table:  # Spark inspects the signature, which a partial lacks
@@ -128,7 +128,7 @@ class SpectralLevels:
         """Mark the landmarks of all groups, level by level, and bring the root to the driver."""
         from pyspark.sql import functions as sf
 
-        shape, rows = self.shape, self._gathered()
+        shape, rows = self.shape, self._connected()
         drawn = list(self._cached)
         for level, (count, above) in enumerate(pairwise(shape.counts)):
             kind = f"{self._base}, loose boolean, mark int"
@@ -274,7 +274,7 @@ def _admitted(
         asking = np.flatnonzero(loose)
         if len(asking):
             rows = shape.histories(table.take(asking))
-            to = admitted(rows, (group[asking] + 1) % shape.counts[0], reach.value)
+            to = admitting_groups(rows, (group[asking] + 1) % shape.counts[0], reach.value)
             group[asking[to >= 0]] = to[to >= 0]
             loose[asking] = to < 0
         columns = {"group": pa.array(group, pa.int32()), "loose": pa.array(loose)}

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from narrowcast.lab.spark.spectral_levels import pieces, points_in
 from narrowcast.lab.spectral.kmeans import centres_of, kmeans, nearest, sums_at
-from narrowcast.lab.spectral.merging import group_means, merged
-from narrowcast.lab.spectral.points import known
+from narrowcast.lab.spectral.merging import group_means, merge_centres
+from narrowcast.lab.spectral.points import rows_with_cluster
 from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Chart:
         """Return the points of rows, and which of them determine a cluster."""
         part = table["part"].to_numpy()
         found = self.points(points_in(table, self.dimensions), part)
-        return found, known(found, part, self.parts)
+        return found, rows_with_cluster(found, part, self.parts)
 
 
 def centres(
@@ -112,7 +112,7 @@ def centres(
 
     parents = [[number * above // count for number in range(count)] for count, above in pairwise(counts)]
     selection = planner.clustering == "hierarchical"
-    found, _ = merged(
+    found, _ = merge_centres(
         work, root, parents, n_clusters, rng=rng, restarts=planner.restarts, selection=selection
     )
     return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["RowGroups", "admitted", "even", "gathered", "held", "main"]
+__all__ = ["RowGroups", "admitting_groups", "connected_groups", "even_groups", "main", "random_groups"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class RowGroups:
         return np.flatnonzero(self.group == number)
 
 
-def even(n_rows: int, n_groups: int, rng: np.random.Generator) -> Ints:
+def even_groups(n_rows: int, n_groups: int, rng: np.random.Generator) -> Ints:
     """Return a random group for each row; sizes of groups differ by at most 1."""
     return rng.permutation(np.arange(n_rows) % max(n_groups, 1))
 
@@ -62,7 +62,7 @@ def main(rows: Relation) -> Bools:
     return np.asarray(ConnectedParts.of(rows).row == 0)
 
 
-def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
+def admitting_groups(rows: Relation, first: Ints, reach: Bools) -> Ints:
     """Return the group that admits each row: the first one that shares an event, in cyclic order.
 
     Parameters
@@ -86,7 +86,7 @@ def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
     return np.where(asked.any(axis=1), found, -1)
 
 
-def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
+def random_groups(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
     """Return random groups, changed such that each is connected.
 
     Rows are first assigned to groups of even size at random. A row outside the largest connected part of its
@@ -105,16 +105,16 @@ def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
     Examples
     --------
     >>> from narrowcast.model.relation import relation
-    >>> found = held(relation([[1, 1, 0]] * 5 + [[0, 0, 1]]), 2, np.random.default_rng(0))
+    >>> found = random_groups(relation([[1, 1, 0]] * 5 + [[0, 0, 1]]), 2, np.random.default_rng(0))
     >>> np.bincount(found.group).tolist(), found.loose.tolist()
     ([3, 3], [False, False, False, False, False, True])
     """
     n_groups = max(min(n_groups, rows.shape[0]), 1)
-    return gathered(rows, even(rows.shape[0], n_groups, rng), n_groups)
+    return connected_groups(rows, even_groups(rows.shape[0], n_groups, rng), n_groups)
 
 
-def gathered(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
-    """Return connected groups, given the initial group of each row: see `held`."""
+def connected_groups(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
+    """Return connected groups, given the initial group of each row: see `random_groups`."""
     group = first.copy()
     reach = np.zeros((n_groups, rows.shape[1]), np.bool_)
     outside = np.zeros(rows.shape[0], np.bool_)
@@ -124,7 +124,7 @@ def gathered(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
         outside[members[~inside]] = True
         reach[number, rows[members[inside]].indices] = True
     asking = np.flatnonzero(outside)
-    to = admitted(rows[asking], (group[asking] + 1) % n_groups, reach)
+    to = admitting_groups(rows[asking], (group[asking] + 1) % n_groups, reach)
     group[asking[to >= 0]] = to[to >= 0]
     loose = np.zeros(rows.shape[0], np.bool_)
     loose[asking[to < 0]] = True

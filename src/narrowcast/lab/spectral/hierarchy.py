@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.spectral.groups import admitted
+from narrowcast.lab.spectral.groups import admitting_groups
 from narrowcast.lab.spectral.projection import Projection
 from narrowcast.lab.spectral.space import Above, EmbeddingSpace, LocalSpace, SpaceFrame
 from narrowcast.lab.spectral.traffic import (
@@ -91,12 +91,12 @@ class Hierarchy:
         rows
             Histories.
         first
-            The first group that is tried for each row: see `admitted` (default: all groups in turn). A row
-            that shares no event with any group is placed by the first one.
+            The first group that is tried for each row: see `admitting_groups` (default: all groups in turn).
+            A row that shares no event with any group is placed by the first one.
         """
         reach = self.tree.base.reach
         asked = np.arange(rows.shape[0]) % len(reach) if first is None else first
-        to = admitted(rows, asked, reach)
+        to = admitting_groups(rows, asked, reach)
         to = np.where(to < 0, asked, to)
         found = np.zeros((rows.shape[0], self.coordinates.shape[1]))
         for number, group in enumerate(self.lowest):
@@ -191,7 +191,7 @@ def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarch
     >>> found.coordinates.shape, found.report.total(lambda step: step.what == "landmarks").rows
     ((80, 4), 30)
     """
-    report = _gathered(rows, tree)
+    report = _report_upwards(rows, tree)
     locals_: list[list[LocalSpace]] = []
     for level in tree.levels:
         here = []
@@ -239,7 +239,7 @@ def tabled(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Coordinate
     space, rows, tree
         See `embedded`.
     """
-    report = _gathered(rows, tree)
+    report = _report_upwards(rows, tree)
     root, begun = tree.root, time.perf_counter()
     frame = space.frame(rows[root.members])
     report.add(WorkStep(root.level, 0, "local", seconds=time.perf_counter() - begun))
@@ -271,7 +271,7 @@ def _from_above(group: RowGroup, parent: RowGroup, rows: Relation, above: Double
     return Above(rows[parent.members], above, np.arange(before, before + len(group.landmarks)))
 
 
-def _gathered(rows: Relation, tree: GroupTree) -> HierarchyReport:
+def _report_upwards(rows: Relation, tree: GroupTree) -> HierarchyReport:
     """Return a report of what is sent upwards: histories of members, and of landmarks."""
     report = HierarchyReport()
     for group in tree.levels[0]:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["filled", "homes"]
+__all__ = ["assign_parts", "assign_rows"]
 
 
-def homes(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
+def assign_parts(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
     """Assign connected parts, one after the other, to the cluster that is smallest at that time.
 
     Parameters
@@ -30,7 +30,7 @@ def homes(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
 
     Examples
     --------
-    >>> home, size = homes(np.array([4, 1, 2]), np.array([3, 0, 1]))
+    >>> home, size = assign_parts(np.array([4, 1, 2]), np.array([3, 0, 1]))
     >>> home.tolist(), size.tolist()
     ([1, 2, 2], [4, 4, 3])
     """
@@ -41,7 +41,7 @@ def homes(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
     return home, size
 
 
-def filled(size: Ints, count: int) -> Ints:
+def assign_rows(size: Ints, count: int) -> Ints:
     """Assign single rows, one after the other, to the smallest cluster at that time (the first of equals).
 
     Parameters
@@ -53,7 +53,7 @@ def filled(size: Ints, count: int) -> Ints:
 
     Examples
     --------
-    >>> filled(np.array([4, 1, 2]), 4).tolist()
+    >>> assign_rows(np.array([4, 1, 2]), 4).tolist()
     [1, 1, 2, 1]
     """
     if count == 0:

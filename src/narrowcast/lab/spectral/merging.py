@@ -30,7 +30,7 @@ __all__ = [
     "group_means",
     "hierarchical",
     "hp2pc",
-    "merged",
+    "merge_centres",
     "sampled",
 ]
 
@@ -169,7 +169,7 @@ def hierarchical(
         pairs = zip(groups[depth], starts, strict=True)
         return [group_means(points, start, n_clusters, restarts) for points, start in pairs]
 
-    centre, traffic = merged(
+    centre, traffic = merge_centres(
         work, groups[-1][0], parents, n_clusters, rng=rng, restarts=restarts, selection=selection
     )
     return _announced(groups, centre, traffic)
@@ -221,7 +221,7 @@ def group_means(
     return found.centre, found.size.astype(np.float64)
 
 
-def merged(
+def merge_centres(
     work: MergeWork,
     root: Doubles,
     parents: Parents,

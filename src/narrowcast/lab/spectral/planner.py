@@ -9,11 +9,11 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import merging
 from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
-from narrowcast.lab.spectral.homes import filled, homes
+from narrowcast.lab.spectral.homes import assign_parts, assign_rows
 from narrowcast.lab.spectral.kmeans import kmeans, nearest
 from narrowcast.lab.spectral.ncut import SQUARE, Kernel
 from narrowcast.lab.spectral.parts import ConnectedParts
-from narrowcast.lab.spectral.points import SpectralPoints, columns_of, known
+from narrowcast.lab.spectral.points import SpectralPoints, columns_of, rows_with_cluster
 from narrowcast.lab.spectral.similarity import n_events
 from narrowcast.lab.spectral.space import Association, EmbeddingSpace, SpaceCut, SpaceFrame
 from narrowcast.lab.spectral.traffic import HierarchyReport
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Clustering", "Ncut", "Rassoc", "filled"]
+__all__ = ["Clustering", "Ncut", "Rassoc", "assign_rows"]
 
 #: Points that centres are found from: all rows, those of the root, or group by group (see `merging`).
 Clustering: TypeAlias = Literal["all", "sampled", "hierarchical", "hp2pc"]
@@ -190,7 +190,7 @@ class Spectral(BasePlanner):
             else:
                 got = self.embedding_.moved(rows).own
             points = self._points(got, self.parts_.row)
-            there = known(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
+            there = rows_with_cluster(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
             label[self._some[there]] = nearest(points[there], self.centre_)
         self._settle(interest, label, len(self._number))
         return self
@@ -224,12 +224,12 @@ class Spectral(BasePlanner):
         if len(there) and len(self.centre_) and self.embedding_ is not None:
             got = self.embedding_.place(rows[there])
             points = self._points(got, part[there])
-            led = known(points, part[there], self.parts_)
+            led = rows_with_cluster(points, part[there], self.parts_)
             label[there[led]] = nearest(points[led], self.centre_)
         lost = (label < 0) & (part >= 0)
         label[lost] = self._home[part[lost]]
         size = self.size_[self._number] + np.bincount(label[label >= 0], minlength=len(self._number))
-        label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
+        label[label < 0] = assign_rows(size, int(np.count_nonzero(label < 0)))
         return self._number[label] if len(label) else label
 
     def space(self, events: int) -> EmbeddingSpace:
@@ -274,7 +274,7 @@ class Spectral(BasePlanner):
         whole = np.zeros((len(part), points[0][0].shape[1]))
         for number, own in zip(numbers[0], points[0], strict=True):
             whole[number] = own
-        led = known(whole, part, self.parts_)
+        led = rows_with_cluster(whole, part, self.parts_)
         self.centre_ = np.zeros((0, whole.shape[1]))
         if not led.any():
             return label
@@ -300,10 +300,10 @@ class Spectral(BasePlanner):
         part[self._some] = self.parts_.row
         alone = (label < 0) & (part >= 0)
         lost = np.bincount(part[alone], minlength=len(self.parts_.size))
-        self._home, self.size_ = homes(self.size_, lost)
+        self._home, self.size_ = assign_parts(self.size_, lost)
         label[alone] = self._home[part[alone]]
         rest = label < 0
-        label[rest] = filled(self.size_, int(np.count_nonzero(rest)))
+        label[rest] = assign_rows(self.size_, int(np.count_nonzero(rest)))
         channel = np.empty(len(label), np.int64)
         channel[self._order] = self._number[label] if len(label) else label
         n_channels = n_clusters if self.start is None else self._n_channels

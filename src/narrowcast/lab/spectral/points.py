@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["SpectralPoints", "columns_of", "known"]
+__all__ = ["SpectralPoints", "columns_of", "rows_with_cluster"]
 
 #: Coordinate that separates parts of the graph; two unit vectors of one part are at most 2 apart.
 _APART = 2.0
@@ -64,7 +64,7 @@ class SpectralPoints:
         return max(length, (_APART * (length or 1.0)) if self.columns else 0.0)
 
 
-def known(points: Doubles, part: Ints, parts: ConnectedParts) -> Bools:
+def rows_with_cluster(points: Doubles, part: Ints, parts: ConnectedParts) -> Bools:
     """Return which points determine a cluster: of rows with coordinates and not alone in their part."""
     return np.asarray(points.any(axis=1) & (parts.size[part] > 1))
 

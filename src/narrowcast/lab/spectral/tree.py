@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.spectral.groups import RowGroups, gathered, held
+from narrowcast.lab.spectral.groups import RowGroups, connected_groups, random_groups
 from narrowcast.validation import check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class GroupTree:
         levels
             Number of levels (default 2); 1 for one group of all.
         groups
-            Number of groups on the lowest level (default 8): see `held`. Each level above has fewer by the
-            share of landmarks, so that groups stay as large, and the last has one.
+            Number of groups on the lowest level (default 8): see `random_groups`. Each level above has fewer
+            by the share of landmarks, so that groups stay as large, and the last has one.
         landmarks
             Share of a group's members that are its landmarks (default 0.3), drawn from those that are not
             loose.
@@ -102,7 +102,8 @@ class GroupTree:
         seed
             Seed of random choices; each group has a generator of its own.
         group
-            For each row the group of the lowest level that is tried first: see `gathered` (default: random).
+            For each row the group of the lowest level that is tried first: see `connected_groups` (default:
+            random).
 
         Examples
         --------
@@ -117,9 +118,9 @@ class GroupTree:
         check_seed(seed)
         check_share(landmarks)
         if group is None:
-            base = held(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
+            base = random_groups(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
         else:
-            base = gathered(rows, group, groups)
+            base = connected_groups(rows, group, groups)
         counts = sizes(len(base.reach), landmarks, levels)
         members = [base.members(number) for number in range(counts[0])]
         found: list[list[RowGroup]] = []
