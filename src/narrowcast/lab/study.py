@@ -85,7 +85,7 @@ def tables_of(name: str, outcome: Outcome) -> Tables:
                 parts.append(f"{len(some)} of {len(places)} places, all are in results.json")
             heading = ", ".join(parts)
             while heading in found:
-                heading += " "  # nothing tells them apart but their places, which the columns have
+                heading += " "  # headings differ only by x values, which are in the columns
             found[heading] = _table(group, some, printed=printed)
     found[f"{name}: what it says"] = [PROSE, *((note,) for note in outcome.notes)]
     return found

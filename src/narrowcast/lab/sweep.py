@@ -33,7 +33,7 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 
 #: Name of the argument that passes the seed to a trial.
 SEED = "seed"
-#: Range of 64-bit integers; Arrow and message pack hold no others.
+#: Range of 64-bit integers; Arrow and MessagePack hold no others.
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 

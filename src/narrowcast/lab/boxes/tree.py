@@ -87,7 +87,7 @@ class BoxTree:
     >>> tree.insert(range(4))
     >>> tree.leaf[0] == tree.leaf[2], tree.leaf[1] == tree.leaf[3], tree.n_leaves, tree.height
     (np.True_, np.True_, 2, 2)
-    >>> tree.told["join"], tree.told["split"]  # the third asks a leaf; the last goes from there to the other
+    >>> tree.told["join"], tree.told["split"]  # messages of four joins and one split
     (9, 1)
     """
 

@@ -77,7 +77,7 @@ def _entry(ids: Ids, salt: np.uint64, width: int, p: int, low: np.uint64) -> int
     """
     draw = mix(ids[p] ^ salt)
     after = low + (np.uint64(1) << np.uint64(width))
-    # Beyond the last id comes 0.
+    # Ids wrap around: 0 follows the largest one.
     end = len(ids) if after == 0 else _from(ids, after)
     best, least = -1, ~np.uint64(0)
     for q in range(_from(ids, low), end):

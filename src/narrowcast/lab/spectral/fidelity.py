@@ -29,7 +29,7 @@ Distances: TypeAlias = "Callable[[int, int], Doubles]"
 
 #: Most numbers in a block.
 _BLOCK = 1 << 22
-#: Points of more coordinates than this are multiplied, which is faster; the relative error of squares.
+#: Distances of points with more coordinates than this come from products; relative error of their squares.
 _WIDE, _ROUNDING = 64, 1e-13
 #: Least divisor of the stress as printed, since items may coincide.
 _LEAST = 1e-6
@@ -136,7 +136,7 @@ def neighbourhood(
                 parameter="kappa", value=kappa, limit=f"less than half the number of items, {n_items}"
             )
         here, there = _ranks(far, start), _ranks(near, start)
-        # excess of ranks over kappa, for items of a rank up to kappa on the other side; an item has rank 0
+        # excess over kappa of the ranks of items that are within kappa on the other side; an item has rank 0
         # itself
         beyond_first += int(np.maximum(here - kappa, 0)[there <= kappa].sum())
         beyond_second += int(np.maximum(there - kappa, 0)[here <= kappa].sum())
