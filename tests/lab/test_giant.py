@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast import ChannelPlan, FrequencyThreshold, Giant, Interest, Overall, PerFlow, Static
 from narrowcast.errors import ParameterError
 from narrowcast.workloads.feeds import Feeds
+from support.errors import refused
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_the_threshold_of_the_paper(feeds: Interest) -> None:
 def test_costs_are_checked_by_fit(wrong: dict[str, object]) -> None:
     planner = Giant(**wrong)
     [(name, value)] = wrong.items()
-    with pytest.raises(ParameterError, match=f"{name}={value!r}"):
+    with refused(ParameterError, value, parameter=name, value=value):
         planner.fit(Interest([[1]]))
 
 
@@ -116,11 +117,11 @@ def test_static_after_a_shift(feeds: Interest) -> None:
 
 def test_static_without_a_start_is_per_flow(feeds: Interest) -> None:
     assert Static().fit(feeds).plan_ == PerFlow().fit(feeds).plan_
-    with pytest.raises(ParameterError, match="start='plan'"):
+    with refused(ParameterError, parameter="start", value="plan"):
         Static(start="plan").fit(feeds)  # type: ignore[arg-type]
 
 
-def test_static_pays_for_clusters_that_nobody_is_in_any_more() -> None:
+def test_static_pays_for_clusters_without_subscribers() -> None:
     start = ChannelPlan([[1], [1], [0]], [[1]])
     interest = Interest([[0, 0, 1]], rate=[0.5, 0.5, 0.5])
     static = Static(start=start, interval=1).fit(interest)

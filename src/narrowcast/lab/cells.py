@@ -1,4 +1,4 @@
-"""Who wants which cell of the event space, without Spark: for studies that fit in one process."""
+"""Interest of subscribers in the cells of a grid, computed in one process without Spark."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def cell_interest(grid: CellGrid, subscriptions: SubscriptionSet, rate: ArrayLike) -> Interest:
-    """Return the interest in all cells of a grid: who has a subscription that meets a cell wants it.
+    """Return the interest in all cells of a grid: a subscriber wants each cell that one of its boxes meets.
 
     Parameters
     ----------
     grid
-        What divides the event space.
+        The cells that divide the event space.
     subscriptions
-        Whose boxes meet cells.
+        The boxes of subscribers; their ends are rounded to cell bounds.
     rate
-        How often an event falls in each cell.
+        Rate of events in each cell, in the order of cell numbers.
 
     Examples
     --------

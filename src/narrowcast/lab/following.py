@@ -1,4 +1,4 @@
-"""Planners that follow their users, watched: what each stretch of time costs, and what adapting takes."""
+"""Replay a log of changes to an online planner, and record the cost of its plan window by window."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """A log of changes that planners are led through, window by window.
+    """A log of changes that is replayed to online planners, window by window.
 
-    At the end of each window the plan is scored with the rates that hold by then, whatever the planner
-    believes; beside it what a channel for each flow would cost (Scribe, in the paper).
+    At the end of each window the plan is scored with the rates in force then, whether or not the planner
+    knows them. The cost of one channel per flow is recorded beside it (Scribe, in tamara2007).
 
     Parameters
     ----------
     interest
-        Who wants what at the beginning; rates are those at the beginning.
+        Interest and rates before the first change.
     changes
         Table of changes (time, subscriber, flow, action).
     rates
-        Table of rates with a time (flow, rate, time), where they change on the way.
+        Table of rate changes (flow, rate, time); None if rates are constant.
     windows
-        How many stretches the time is cut into.
+        Number of windows of equal length that the time is divided into.
     seconds
-        How long it all takes; from the first change to the last where left out.
+        Duration of the replay (default: from the first change to the last).
     model
-        What channels and events cost.
+        Cost of channels and events.
     observed
-        Whether events are drawn at random and the planner counts them; if not, it knows the first rates only.
+        Whether events are drawn at random and the planner counts them; if not, it knows the initial rates
+        only.
     seed
-        Of these events.
+        Seed of the events.
     overlay
-        The ring whose trees channels are, beside the model, so that what they cost is counted; and how many
-        of its nodes fail on the way.
+        A ring on which each channel is a multicast tree. Tree costs are then recorded beside the model's, and
+        `churn` nodes of the ring fail in each window. None: no trees.
 
     Examples
     --------
@@ -65,16 +66,16 @@ class Following:
     >>> from narrowcast.planning.topics.tamara import Tamara
     >>> from narrowcast.workloads.feeds import Feeds
     >>> feeds = Feeds(n_subscribers=60, days=4.0)
-    >>> nobody = Interest(np.zeros((60, 120)), feeds.interest().rate)
-    >>> following = Following(interest=nobody, changes=feeds.tables()["changes"], windows=4)
-    >>> rows = following.lead(Tamara(period=following.window).fit(nobody))
+    >>> start = Interest(np.zeros((60, 120)), feeds.interest().rate)
+    >>> following = Following(interest=start, changes=feeds.tables()["changes"], windows=4)
+    >>> rows = following.lead(Tamara(period=following.window).fit(start))
     >>> [row["window"] for row in rows], rows[-1]["cost"] < rows[-1]["per_flow"]
     ([1, 2, 3, 4], True)
 
     On a ring, where 2 of 60 nodes fail in each window:
 
     >>> following = dataclasses.replace(following, overlay=OverlayRing(churn=2))
-    >>> row = following.lead(Tamara(period=following.window).fit(nobody))[-1]
+    >>> row = following.lead(Tamara(period=following.window).fit(start))[-1]
     >>> row["tree_cost"] > row["cost"], row["tree_cost"] < row["tree_per_flow"]
     (True, True)
     """
@@ -92,18 +93,25 @@ class Following:
     def __post_init__(self) -> None:
         check_whole("windows", self.windows)
         if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise ParameterError(f"seconds is {self.seconds!r}; give how long it takes: a number above 0")
+            raise ParameterError(parameter="seconds", value=self.seconds, limit="a finite number above 0")
         if self.window <= 0:
-            raise ParameterError("the changes take no time; give seconds, how long it is to take")
+            raise ParameterError(
+                "seconds is missing: all changes have the same time; set the duration of the replay",
+                parameter="seconds",
+                value=self.seconds,
+                limit="a finite number above 0",
+            )
         at, (_, last) = _seconds(self.changes), self._ends()
         if len(at) and at.max() > last:
+            span = at.max() - at.min()
             raise ParameterError(
-                f"seconds is {self.seconds!r} and the changes take {at.max() - at.min():g}; give as many at "
-                "least, or fewer changes"
+                parameter="seconds",
+                value=self.seconds,
+                limit=f"at least {span:g}, the time between the first and the last change",
             )
         if self.overlay is not None:
             if not isinstance(self.overlay, OverlayRing):
-                raise ParameterError(f"overlay is {self.overlay!r}; give an Overlay, or None for none")
+                raise ParameterError(parameter="overlay", value=self.overlay, limit="an OverlayRing or None")
             self.overlay.ring(self.interest.n_subscribers)  # refuses one that is too small
 
     @property
@@ -113,17 +121,18 @@ class Following:
         return (last - first) / self.windows
 
     def lead(self, planner: OnlinePlanner) -> Rows:
-        """Lead a planner that has been fitted to the first interest through the changes.
+        """Replay the changes to a planner fitted to the initial interest; return a row per window.
 
-        Each row has `window`, `seconds` since the beginning, `cost`, `maintenance` and `dissemination` of the
-        plan, `per_flow`, what a channel for each flow costs, and how many `clusters` there are, flows
-        `per_cluster` and flows with a `direct` channel. Of planners that count messages there are these, by
-        kind, in this window, and `adapting`: those beyond what subscribing takes anyway, for each interval.
-        In a window without changes a planner that can is told that time passes, by `advance`.
+        Each row has `window`, `seconds` since the beginning, `cost` with its terms `maintenance` and
+        `dissemination`, `per_flow` (the cost of one channel per flow), and the number of `clusters` (channels
+        of two or more flows), the mean number of flows `per_cluster`, and the number of channels with one
+        flow, `direct`. For planners that count messages the row has the messages in this window by kind, and
+        `adapting`: all but those of subscribing itself, per interval of the cost model. In a window without
+        changes, time passes by a call of `advance`.
 
-        With an overlay the rows also have what trees cost, and the messages of these: see `Charged.window`.
-        Each window begins with churn. What the planner counts stays beside it: there a subscriber who joins a
-        channel sends one message, here one for each hop.
+        With an overlay the rows also have the costs and messages of the trees: see `Charged.window`. Each
+        window begins with churn. The planner's own counts do not change: in them a subscriber that joins a
+        channel sends one message, in the trees one for each hop.
         """
         found: Rows = []
         before = dict(planner.messages_)
@@ -153,7 +162,7 @@ class Following:
         return found
 
     def states(self) -> Iterator[tuple[pa.Table, Interest]]:
-        """Yield the changes of each window, and the interest that they lead to, with the rates by then."""
+        """Yield the changes of each window, and the interest after them with the rates at its end."""
         first, last = self._ends()
         ends = first + (last - first) * np.arange(1, self.windows + 1) / self.windows
         at = _seconds(self.changes)
@@ -168,7 +177,7 @@ class Following:
             yield batch, Interest(interest.wants, rate, interest.subscribers, interest.flows)
 
     def scored(self, interest: Interest, plan: ChannelPlan) -> dict[str, Any]:
-        """Return what a plan costs, and what it is like."""
+        """Return the cost of a plan and of one channel per flow, and the number and size of clusters."""
         cost = self.model.score(interest, plan)
         alone = self.model.score(interest, PerFlow().fit(interest).plan_)
         flows = np.bincount(plan.carries.indices, minlength=plan.n_channels)
@@ -186,7 +195,7 @@ class Following:
         }
 
     def _ends(self) -> tuple[float, float]:
-        """Return when it begins and ends."""
+        """Return the times at which the replay begins and ends, in seconds."""
         at = _seconds(self.changes)
         first = float(at.min()) if len(at) else 0.0
         if self.seconds is not None:
@@ -194,13 +203,13 @@ class Following:
         return first, float(at.max()) if len(at) else first
 
     def _rates_at(self, interest: Interest, time: float) -> Doubles:
-        """Return the rate of each flow at a time: the last one that was said."""
+        """Return the rate of each flow at a time: the last one set before or at it."""
         rate = np.array(interest.rate)
         if self.rates is None:
             return rate
-        said = _seconds(self.rates)
-        order = np.argsort(said, kind="stable")
-        order = order[said[order] <= time]
+        times = _seconds(self.rates)
+        order = np.argsort(times, kind="stable")
+        order = order[times[order] <= time]
         flow = positions("flow", labels_in(self.rates, "flow", "rates"), interest.flows)[order]
         rate[flow[flow >= 0]] = numbers_in(self.rates, "rate", "rates")[order][flow >= 0]
         return rate

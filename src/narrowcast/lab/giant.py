@@ -1,4 +1,4 @@
-"""One channel for everything, or for what most want: the simplest clusters, which every other has to beat."""
+"""One channel for all flows, or for the most wanted ones: the simplest clusterings, for comparison."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Giant(ChoosingBaseline):
-    """One channel carries every flow, and who would rather not be in it is served per flow.
+    """Put all flows into one channel; subscribers for which that costs more are served by channels per flow.
 
-    With linear costs a subscriber is in it when 1 + f, summed over the flows that it wants, is more than
-    1 + F: f are the events of a flow in an interval, F those of all flows.
+    With linear costs a subscriber joins the channel when the sum of 1 + f over the flows that it wants is
+    more than 1 + F, where f is the number of events of a flow in an interval and F that of all flows.
 
     Parameters
     ----------
     channels
-        The most channels, the one among them; flows for which none is left are sent directly to those who
-        are not in it. None for as many as it takes.
+        Largest number of channels, the common one included; flows that get none are sent directly to the
+        subscribers outside the common channel. None: no limit.
     seed
-        Changes nothing.
+        Ignored; the method draws nothing at random.
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        Cost of channels and events: see `Overall`.
 
     Examples
     --------
@@ -44,20 +44,21 @@ class Giant(ChoosingBaseline):
 
 
 class FrequencyThreshold(ChoosingBaseline):
-    """One channel carries the flows with f < p / (1 - p); all others have one of their own.
+    """Put the flows with f < p / (1 - p) into one channel, and give each other flow a channel of its own.
 
-    Here f are the events of a flow in an interval, and p is the share of the subscribers who want it, among
-    those who want anything. For each subscriber that flow then saves 1 + f with chance p and costs f. Who
-    would rather not be in the channel, by what exactly it costs, is served per flow, as with `giant`.
+    Here f is the number of events of a flow in an interval, and p the share of the subscribers that want it,
+    among those that want anything. For each subscriber the flow then saves 1 + f with probability p and costs
+    f otherwise. Subscribers for which the exact cost of the channel is higher are served per flow, as by
+    `Giant`.
 
     Parameters
     ----------
     channels
-        The most channels: see `Giant`.
+        Largest number of channels: see `Giant`.
     seed
-        Changes nothing.
+        Ignored; the method draws nothing at random.
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        Cost of channels and events: see `Overall`.
 
     Examples
     --------
@@ -69,11 +70,11 @@ class FrequencyThreshold(ChoosingBaseline):
 
     def _topics(self, interest: Interest) -> Relation:
         audience, people = interest.audience(), np.count_nonzero(np.diff(interest.wants.indptr))
-        # Multiplied out, so that a flow that everybody wants needs no case of its own.
+        # Multiplied out, so that a flow that all subscribers want needs no case of its own.
         often = interest.rate * self.interval * (people - audience)
         return _one(np.flatnonzero((audience > 0) & (often < audience)), interest)
 
 
 def _one(flows: Positions, interest: Interest) -> Relation:
-    """Return one cluster of some flows."""
+    """Return the flows as members of a single cluster."""
     return relation_of(flows, np.zeros(len(flows), np.int64), (interest.n_flows, 1))

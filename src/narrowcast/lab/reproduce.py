@@ -1,4 +1,4 @@
-"""`narrowcast reproduce`: a paper's tables and figures, run again."""
+"""The `narrowcast reproduce` command: run a paper's experiments, and write its tables and figures."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ if TYPE_CHECKING:
 
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005, tamara2007, tariq2012.")
+        str,
+        typer.Argument(
+            metavar="PAPER", help="Name of the paper: riabov2003, tock2005, tamara2007, tariq2012."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     experiment: Annotated[
         list[str] | None,
-        typer.Option("--experiment", metavar="E", help="Which of its experiments; all where left out."),
+        typer.Option("--experiment", metavar="E", help="Experiment to run (repeatable; default: all)."),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="N,N", help="A run for each seed.")] = "0,1,2,3,4",
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="N,N", help="Seeds; every experiment runs once per seed.")
+    ] = "0,1,2,3,4",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of its experiments; can be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of the experiments (repeatable)."),
     ] = None,
     scale: Annotated[
         str, typer.Option("--scale", metavar="SIZE", help="paper, or small for a quick look.")
@@ -48,10 +53,10 @@ def reproduce(
     conf: options.Conf = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run experiments of a paper: results.json, a picture for each figure, and report.html.
+    """Run experiments of a paper; write results.json, a picture for each figure, and report.html.
 
-    What is finished is kept beside the folder until it is there: after an interruption the same command goes
-    on from where it was.
+    Finished points are saved beside the output folder until it is complete: after an interruption the same
+    command continues from there.
 
     Examples
     --------
@@ -70,25 +75,41 @@ def reproduce(
     for name in names:
         if name not in experiments:
             known = ", ".join(experiments)
-            raise ParameterError(f"{paper} has no experiment {name!r} here; known: {known}")
+            raise ParameterError(
+                parameter="experiment", value=name, limit=f"an experiment of {paper}, one of {known}"
+            )
     given = {}
     for text in settings or ():
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise ParameterError(f"{text!r} sets nothing; write key=value")
+            raise ParameterError(parameter="settings", value=text, limit="key=value")
         given[key] = value
     if scale not in ("small", "paper"):
-        raise ParameterError(f"--scale is {scale!r}; give paper or small")
+        raise ParameterError(parameter="scale", value=scale, limit="paper or small")
     size: Literal["small", "paper"] = "small" if scale == "small" else "paper"
     chosen = {name: experiments[name].settings(size, given) for name in names}
     unknown = sorted(set(given) - {key for params in chosen.values() for key in params})
     if unknown:
         known = ", ".join(sorted({key for params in chosen.values() for key in params}))
-        raise ParameterError(f"no experiment here has a parameter {unknown[0]!r}; there are: {known}")
+        raise ParameterError(
+            f"unknown parameter {unknown[0]!r}: the chosen experiments have {known}",
+            parameter="settings",
+            value=unknown[0],
+            limit=f"one of {known}",
+        )
     numbers = check_seeds(seeds)
     if conf and master is None:
-        raise ParameterError(f"--conf is {conf[0]!r}, a setting of Spark's; give --master with it")
-    with _kept(out) as points, new_folder(out) as aside, _runner(master, conf, points) as (runner, progress):
+        raise ParameterError(
+            f"conf={conf[0]!r} is a setting of Spark's: it needs a Spark master",
+            parameter="conf",
+            value=conf[0],
+            limit="given with a Spark master",
+        )
+    with (
+        _finished_points(out) as points,
+        new_folder(out) as aside,
+        _runner(master, conf, points) as (runner, progress),
+    ):
         outcomes = {}
         for name in names:
             task = progress.add_task(name, total=None)
@@ -99,26 +120,28 @@ def reproduce(
             outcomes[name] = experiments[name].run(Study(numbers, chosen[name], tell, runner))
             progress.update(task, total=1, completed=1)
         facts = {"seeds": list(numbers), "scale": size, "params": chosen}
-        said = write_study(aside, paper, outcomes, facts)
+        results = write_study(aside, paper, outcomes, facts)
     tables = {head: rows for pair in outcomes.items() for head, rows in tables_of(*pair).items()}
-    options.show(said, tables, as_json=as_json)
+    options.show(results, tables, as_json=as_json)
     if not as_json:
         typer.echo(f"{out}: results.json, report.html and the pictures")
 
 
 @contextmanager
-def _kept(out: Path) -> Iterator[Path]:
-    """Give a folder for finished points that stays when a block fails, and say so."""
+def _finished_points(out: Path) -> Iterator[Path]:
+    """Provide a folder for finished points, deleted on success and retained, with a message, on failure."""
     folder = out.parent / f".{out.name}.points"
     if n := _count(folder):
-        typer.echo(f"{n} points of an earlier run in {folder}: what is the same is not done again", err=True)
+        typer.echo(f"found {n} finished points of an earlier run in {folder}: they are reused", err=True)
     try:
         yield folder
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # when nothing is in it
         if n := _count(folder):
-            typer.echo(f"{n} finished points stay in {folder}: the same command goes on from there", err=True)
+            typer.echo(
+                f"{n} finished points are in {folder}: the same command continues from there", err=True
+            )
         raise
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -129,7 +152,7 @@ def _count(folder: Path) -> int:
 
 @contextmanager
 def _runner(master: str | None, conf: list[str] | None, points: Path) -> Iterator[tuple[Runner, Progress]]:
-    """Give what runs sweeps, here or on Spark, and where to show how far they are."""
+    """Provide a function that runs sweeps, in this process or on Spark, and the progress bars to show."""
     if master is not None:
         from narrowcast.lab.spark.sweep import run_sweep
 

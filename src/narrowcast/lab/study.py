@@ -1,4 +1,4 @@
-"""What a reproduction tells: the numbers as JSON, a page with pictures, and tables of text."""
+"""Output of a reproduced paper: results as JSON, a report with pictures, and text tables."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     Tables = dict[str, list[tuple[str, ...]]]
 
 
-#: Places along an axis that a table shows; of more, the first, one between, and the last.
+#: Most x values that a table shows; of more, it shows the first, one in between, and the last.
 _PLACES = 6
 
 
 def write_study(
     folder: Path, paper: str, outcomes: Mapping[str, Outcome], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write `results.json`, the pictures and `report.html`, and return what the first says.
+    """Write `results.json`, the pictures and `report.html`, and return the contents of `results.json`.
 
     Parameters
     ----------
     folder
-        Where they go; it must exist.
+        The output folder; it must exist.
     paper
-        Its name.
+        Name of the paper.
     outcomes
-        What came of its experiments, by name.
+        Results of the experiments, by name.
     facts
         `seeds`, `scale`, and under `params` the parameters of each experiment.
     """
-    said = {
+    results = {
         "paper": paper,
         "seeds": facts["seeds"],
         "scale": facts["scale"],
@@ -52,7 +52,7 @@ def write_study(
             for name, outcome in outcomes.items()
         },
     }
-    text = msgspec.json.encode(said)
+    text = msgspec.json.encode(results)
     (folder / "results.json").write_bytes(msgspec.json.format(text, indent=2) + b"\n")
     charts = [
         save_chart(name, records, folder, subtitle=subtitle)[1]
@@ -66,9 +66,10 @@ def write_study(
 
 
 def tables_of(name: str, outcome: Outcome) -> Tables:
-    """Return the numbers of an experiment as rows of text, series beside places; then what they say.
+    """Return the results of an experiment as text tables by heading: a row per series, a column per x.
 
-    Series along different axes have tables of their own, so that each has a number in one of the columns.
+    Series along different axes get tables of their own, so that every row has a number in some column. The
+    last table holds the notes.
     """
     found: Tables = {}
     for metric in dict.fromkeys(row.metric for row in outcome.rows):
@@ -79,22 +80,23 @@ def tables_of(name: str, outcome: Outcome) -> Tables:
             places = sorted({row.x for row in group if row.x is not None})
             last = len(places) - 1
             some = [places[0], places[3 * last // 10], places[last]] if len(places) > _PLACES else places
-            said = [f"{name}: {metric}", *(_common(group, rows) if len(groups) > 1 else ())]
+            parts = [f"{name}: {metric}", *(_common(group, rows) if len(groups) > 1 else ())]
             if len(some) < len(places):
-                said.append(f"{len(some)} of {len(places)} places, all are in results.json")
-            heading = ", ".join(said)
+                parts.append(f"{len(some)} of {len(places)} places, all are in results.json")
+            heading = ", ".join(parts)
             while heading in found:
-                heading += " "  # nothing tells them apart but their places, which the columns have
+                heading += " "  # headings differ only by x values, which are in the columns
             found[heading] = _table(group, some, printed=printed)
     found[f"{name}: what it says"] = [PROSE, *((note,) for note in outcome.notes)]
     return found
 
 
 def _groups(rows: list[ResultRow]) -> list[list[ResultRow]]:
-    """Return the rows of one metric by the places of their series; series without places are in the first.
+    """Return the rows of one metric, grouped by axis; rows of series without x values are in the first group.
 
-    Places that no two series share are of different axes. Of more places than a table shows, all series of a
-    group have the same, so that the columns that are left say something of each.
+    Two series are on one axis if they share an x value, directly or through other series. If an axis has more
+    values than a table shows, only series with the same values form a group, so that each column that is
+    shown has a number for each of them.
     """
     own: dict[str, frozenset[float]] = {}
     for row in rows:
@@ -115,7 +117,7 @@ def _groups(rows: list[ResultRow]) -> list[list[ResultRow]]:
 
 
 def _common(group: list[ResultRow], rows: list[ResultRow]) -> list[str]:
-    """Return the words in the names of all series of a group that have places, and not in those of all.
+    """Return the words that all series names of a group share, without those shared by all groups.
 
     >>> from narrowcast.lab.papers.base import ResultRow
     >>> rows = [ResultRow.of(name, 1, "seconds", [2]) for name in ("a/m/levels", "b/m/levels", "a/m/groups")]
@@ -128,22 +130,22 @@ def _common(group: list[ResultRow], rows: list[ResultRow]) -> list[str]:
 
 
 def _table(rows: list[ResultRow], places: list[float], *, printed: bool) -> list[tuple[str, ...]]:
-    """Return some series beside some places, and what the paper says where it says anything."""
+    """Return a table of series by x values; with `printed`, a last column has the paper's own numbers."""
     by = {(row.series, row.x): row for row in rows}
     mine = [place for place in (*places, None) if any(row.x == place for row in rows)]
     head = ("all" if place is None else f"{place:g}" for place in mine)
     table: list[tuple[str, ...]] = [("", *head, *["paper"] * printed)]
     for series in dict.fromkeys(row.series for row in rows):
         cells = [_number(by.get((series, place))) for place in mine]
-        said = next((row.paper for row in rows if row.series == series and row.paper is not None), None)
-        paper = ["" if said is None else f"{said:g}"] * printed
-        # With blanks: where there is no room, a line breaks between words.
+        number = next((row.paper for row in rows if row.series == series and row.paper is not None), None)
+        paper = ["" if number is None else f"{number:g}"] * printed
+        # Blanks instead of slashes, so that long names wrap between words.
         table.append((series.replace("/", ", "), *cells, *paper))
     return table
 
 
 def _number(row: ResultRow | None) -> str:
-    """Return a number with its spread."""
+    """Return a measured number as text, with its spread if it has one."""
     if row is None:
         return ""
     if not row.spread:

@@ -1,4 +1,4 @@
-"""Sweeps: one trial at every point of a grid and for every seed, and what came of each."""
+"""Parameter sweeps: a trial at every point of a grid and for every seed, with results saved in a folder."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from narrowcast.validation import check_seed
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: What grids are made of and trials return: plain values, which come back from other machines as they were.
+#: Values of grids and of result rows: plain ones, which other machines return unchanged.
 Value: TypeAlias = bool | int | float | str | None
 Record: TypeAlias = dict[str, Value]
-#: Told what is done next, how much is done, and how much there is.
+#: Callback for progress: the next point in words, the number of points done, and the number of all points.
 Tell: TypeAlias = Callable[[str, int, int], None]
 
-#: The name under which trials are given the seed.
+#: Name of the argument that passes the seed to a trial.
 SEED = "seed"
-#: Whole numbers beyond these cannot be written to all files.
+#: Range of 64-bit integers; Arrow and MessagePack hold no others.
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """A point of a sweep, and what came of it.
+    """A point of a sweep, with its result.
 
     Parameters
     ----------
     at
-        Where it is: a value for each name of the grid, and the seed.
+        Coordinates of the point: a value for each name of the grid, and the seed.
     rows
-        What the trial returned.
+        Rows that the trial returned.
     problem
-        Why it returned nothing, in one line.
+        Error message of a trial that failed, in one line; empty otherwise.
     """
 
     at: Record
@@ -57,19 +57,19 @@ class SweepPoint(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """All points of a sweep with what came of them, in the order of the sweep.
+    """Results of all points of a sweep, in the order of the sweep.
 
     Parameters
     ----------
     points
-        The points; at least one has no problem.
+        The points; at least one succeeded.
     """
 
     points: list[SweepPoint]
 
     @property
     def rows(self) -> list[Record]:
-        """All rows, each with the point that it comes from."""
+        """All rows, each with the coordinates of its point."""
         return [{**point.at, **row} for point in self.points for row in point.rows]
 
     @property
@@ -78,15 +78,15 @@ class Swept:
         return [point for point in self.points if point.problem]
 
     def to_table(self) -> pa.Table:
-        """Return the rows as a table; what a row does not have is null."""
+        """Return the rows as a table; values that a row lacks are null."""
         rows = self.rows
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def whole(self) -> Swept:
-        """Return this when every point came out, and fail with the first reason otherwise."""
+        """Return this object; raise `ParameterError` with the first reason if any point failed."""
         if self.problems:
-            raise ParameterError(_said(self.problems, len(self.points)))
+            raise ParameterError(_failure(self.problems, len(self.points)))
         return self
 
 
@@ -94,30 +94,30 @@ class Swept:
 class Sweep:
     """A trial at every point of a grid, for every seed.
 
-    `run` does all of it in this process; `narrowcast.lab.spark.sweep.run_sweep` does the same as tasks of
-    Spark's, with the same result.
+    `run` runs the trials in this process; `narrowcast.lab.spark.sweep.run_sweep` runs them as Spark tasks,
+    with the same result.
 
-    Points come in the order of the grid, its first name changing last; only that the seed, and before it the
-    names in `by`, come first, so that points that share something follow each other.
+    Points are ordered by the names in `by`, then the seed, then the other names of the grid, the last of
+    which changes fastest, so that points that share a setup are adjacent.
 
     Parameters
     ----------
     trial
-        A function at the top of a module. It is given the seed, the point's values and those of `fixed`, all
-        by name, and returns a row, or rows, of numbers and texts by name. An error of Narrowcast's is the
-        point's alone; any other ends the sweep.
+        A function at the top level of a module. It is called with the seed, the coordinates of the point and
+        the values of `fixed`, all by name, and returns one or several rows: numbers and strings by name. A
+        `NarrowcastError` fails that point only; any other exception ends the sweep.
     grid
-        By name the values that are tried.
+        Values to try, by name.
     seeds
-        What random choices come from, one after the other.
+        Seeds; every combination runs once for each.
     fixed
-        What all points are given alike; for Spark it must be possible to pickle it.
+        Arguments that are the same for all points; on Spark they must be picklable.
     setup
-        Makes what is too dear to be made for each point, such as a workload. It is given the seed, the values
-        of the names in `by`, and those of `fixed`; what it returns is the trial's first argument, and must
-        not be changed there.
+        Function that prepares what is too expensive to make for each point, such as a workload. It is called
+        with the seed, the coordinates named in `by` and the values of `fixed`; its result is the first
+        argument of the trial, which must not change it.
     by
-        The names of the grid that the setup takes.
+        Names of the grid that the setup depends on.
 
     Examples
     --------
@@ -149,74 +149,80 @@ class Sweep:
         object.__setattr__(self, "grid", grid)
         object.__setattr__(self, "seeds", tuple(self.seeds))
         if unknown := sorted(set(self.by) - grid.keys()):
-            raise ParameterError(f"by names {unknown[0]!r}, which the grid has not; it has {', '.join(grid)}")
+            raise ParameterError(
+                parameter="by", value=unknown[0], limit=f"a name of the grid: {', '.join(grid)}"
+            )
         object.__setattr__(self, "by", tuple(name for name in grid if name in self.by))
         for name, values in [*grid.items(), (SEED, self.seeds)]:
             if not values:
-                raise ParameterError(f"there is no value of {name!r} to try; give at least one")
+                raise ParameterError(parameter=str(name), value=list(values), limit="at least one value")
             if len({(type(value), value) for value in values}) < len(values):
-                raise ParameterError(f"{name} is tried at {list(values)}; name each value once")
+                raise ParameterError(parameter=str(name), value=list(values), limit="distinct values")
         for seed in self.seeds:
             check_seed(seed)
         if twice := sorted(({SEED} & (grid.keys() | self.fixed.keys())) | (grid.keys() & self.fixed.keys())):
-            raise ParameterError(f"{twice[0]!r} is given twice; the grid, the fixed values and {SEED} differ")
+            raise ParameterError(
+                f"{twice[0]!r} is given twice: names of the grid, of fixed values and {SEED!r} must differ",
+                parameter=twice[0],
+            )
 
     def points(self) -> list[Record]:
-        """Return where trials are made, in order."""
+        """Return the coordinates of all points, in order."""
         rest = [name for name in self.grid if name not in self.by]
         names = [*self.by, SEED, *rest]
         first, then = ([self.grid[name] for name in some] for some in (self.by, rest))
         return [dict(zip(names, values, strict=True)) for values in product(*first, self.seeds, *then)]
 
     def run(self, *, done: str | Path | None = None, tell: Tell | None = None) -> Swept:
-        """Try every point, one after the other.
+        """Run the trial at every point, one after the other.
 
         Parameters
         ----------
         done
-            A folder in which points are kept as they are finished; those that are there already are not done
-            again. Without, nothing is kept.
+            A folder in which finished points are saved; points that it holds already are not run again. None:
+            save nothing.
         tell
-            Told before each point which it is, how many are done and how many there are.
+            Called before each point with its coordinates in words, the number of points done and of all
+            points.
 
         Raises
         ------
         ParameterError
-            When every point fails, or a value is of no use.
+            If every point fails, or a trial returns an invalid value.
         """
         points = self.points()
-        kept = None if done is None else KeptTrials(done, self)
-        made, found = FinishedTrials(1), []
+        saved = None if done is None else SavedPoints(done, self)
+        setups, found = SetupCache(1), []
         for number, at in enumerate(points):
             if tell is not None:
-                tell(words_of(at), number, len(points))
-            point = None if kept is None else kept.get(at)
+                tell(describe_point(at), number, len(points))
+            point = None if saved is None else saved.get(at)
             if point is None:
-                point = self.tried(at, made)
-                if kept is not None:
-                    kept.put(point)
+                point = self.run_point(at, setups)
+                if saved is not None:
+                    saved.put(point)
             found.append(point)
         return swept(found)
 
-    def shared(self, at: Record) -> Hashable:
-        """Return what tells apart the points that have a setup in common from all others."""
+    def setup_key(self, at: Record) -> Hashable:
+        """Return the key of a point's setup: points with the same key share one."""
         return tuple(at[name] for name in (*self.by, SEED))
 
-    def tried(self, at: Record, made: FinishedTrials) -> SweepPoint:
-        """Make the trial of one point.
+    def run_point(self, at: Record, made: SetupCache) -> SweepPoint:
+        """Run the trial of one point.
 
         Parameters
         ----------
         at
-            Where, as `points` has it.
+            Coordinates of the point, as returned by `points`.
         made
-            Where setups are kept for the points that come next.
+            Cache of setups, shared by consecutive points.
         """
         try:
             if self.setup is None:
                 rows = self.trial(**at, **self.fixed)
             else:
-                rows = self.trial(made.get(self.shared(at), lambda: self._set_up(at)), **at, **self.fixed)
+                rows = self.trial(made.get(self.setup_key(at), lambda: self._set_up(at)), **at, **self.fixed)
             return SweepPoint(
                 at, [_record(row, at) for row in ([rows] if isinstance(rows, Mapping) else rows)]
             )
@@ -228,7 +234,7 @@ class Sweep:
         return self.setup(**{name: at[name] for name in (*self.by, SEED)}, **self.fixed)
 
     def digest(self) -> str:
-        """Return a text that differs where functions, fixed values or the version of Narrowcast do."""
+        """Return a digest of the functions, the fixed values and the version of Narrowcast."""
         from narrowcast import __version__
 
         functions = [None if each is None else _function(each) for each in (self.trial, self.setup)]
@@ -236,67 +242,68 @@ class Sweep:
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
 
-class FinishedTrials:
-    """The last few things that were made, each once, also when making it failed.
+class SetupCache:
+    """A cache of the most recently made objects; a failure to make one is cached too, and raised again.
 
     Parameters
     ----------
     limit
-        How many are kept.
+        Largest number of cached objects.
 
     Examples
     --------
-    >>> made = FinishedTrials(1)
+    >>> made = SetupCache(1)
     >>> made.get("a", lambda: 1), made.get("a", lambda: 2), made.get("b", lambda: 3)
     (1, 1, 3)
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._kept: dict[Hashable, tuple[Any, NarrowcastError | None]] = {}
+        self._cached: dict[Hashable, tuple[Any, NarrowcastError | None]] = {}
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what has a key, made now if need be."""
-        if key not in self._kept:
-            while len(self._kept) >= self.limit:  # before the new one is made: each may be large
-                del self._kept[next(iter(self._kept))]
+        """Return the object of a key; make it if it is not cached."""
+        if key not in self._cached:
+            while len(self._cached) >= self.limit:  # before the new one is made: each may be large
+                del self._cached[next(iter(self._cached))]
             try:
-                self._kept[key] = make(), None
+                self._cached[key] = make(), None
             except NarrowcastError as error:
-                self._kept[key] = None, error
-        value, problem = self._kept[key]
+                self._cached[key] = None, error
+        value, problem = self._cached[key]
         if problem is not None:
             raise problem
         return value
 
 
-class KeptTrials:
-    """Finished points of a sweep in a folder, a file for each.
+class SavedPoints:
+    """Finished points of a sweep in a folder, one file each.
 
-    A file is named after the point, the functions, the fixed values and the version of Narrowcast, so that
-    nothing is found for a sweep that differs in any. What those functions call is not looked at.
+    The name of a file is a digest of the point, the functions, the fixed values and the version of
+    Narrowcast, so a sweep that differs in any of them finds no files. Changes to functions that those
+    functions call are not noticed.
 
     Parameters
     ----------
     folder
-        Where files are; it is made with the first.
+        The folder; created with the first file.
     sweep
-        Whose points.
+        The sweep whose points are saved.
     """
 
     def __init__(self, folder: str | Path, sweep: Sweep) -> None:
         self.folder, self._digest = Path(folder), sweep.digest()
 
     def get(self, at: Record) -> SweepPoint | None:
-        """Return a point that is finished, or None."""
+        """Return a finished point, or None if it has no readable file."""
         try:
             found = msgspec.msgpack.decode(self._file(at).read_bytes(), type=SweepPoint)
-        except (OSError, msgspec.DecodeError):  # none, or damaged: it is made again
+        except (OSError, msgspec.DecodeError):  # missing or damaged: the point is run again
             return None
         return found if found.at == at else None
 
     def put(self, point: SweepPoint) -> None:
-        """Keep a point; one that failed is not finished."""
+        """Save a point, unless it failed."""
         if point.problem:
             return
         file = self._file(point.at)
@@ -317,55 +324,66 @@ class KeptTrials:
 
 
 def swept(points: list[SweepPoint]) -> Swept:
-    """Return what came of all points, and fail when none came out."""
+    """Return the results of all points; raise `ParameterError` if every point failed."""
     if points and all(point.problem for point in points):
-        raise ParameterError(_said(points, len(points)))
+        raise ParameterError(_failure(points, len(points)))
     return Swept(points)
 
 
-def words_of(at: Record) -> str:
-    """Return a point in words.
+def describe_point(at: Record) -> str:
+    """Return the coordinates of a point in words.
 
     Examples
     --------
-    >>> words_of({"modes": 9, "seed": 0})
+    >>> describe_point({"modes": 9, "seed": 0})
     'modes 9, seed 0'
     """
     return ", ".join(f"{name} {value}" for name, value in at.items())
 
 
-def _said(failed: list[SweepPoint], n_points: int) -> str:
-    """Return why points failed, in one line."""
+def _failure(failed: list[SweepPoint], n_points: int) -> str:
+    """Return one line with the number of failed points and the first reason."""
     reasons = dict.fromkeys(point.problem for point in failed)
     first = failed[0].problem
     if len(failed) == n_points and len(reasons) == 1:
         return first
-    return f"{len(failed)} of {n_points} points failed; the first, {words_of(failed[0].at)}: {first}"
+    return f"{len(failed)} of {n_points} points failed; the first, {describe_point(failed[0].at)}: {first}"
 
 
 def _value(name: object, value: Any) -> Value:
-    """Return a value as Python's own, or say why it cannot be one of a grid or a row."""
+    """Return a value as a plain Python value; refuse other types and integers of more than 64 bits."""
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, bool | int | float | str | None):
-        raise ParameterError(f"{name} is a {type(value).__name__}; a sweep takes and gives numbers and texts")
+        raise ParameterError(
+            f"{name} is a {type(value).__name__}: must be a number, a string, a boolean or None",
+            parameter=str(name),
+            value=value,
+            limit="a number, a string, a boolean or None",
+        )
     if type(value) is int and not _LEAST <= value <= _MOST:
-        raise ParameterError(f"{name} is {value}; give a whole number of at most 64 bits")
+        raise ParameterError(parameter=str(name), value=value, limit="an integer of at most 64 bits")
     return value
 
 
 def _record(row: Mapping[str, Any], at: Record) -> Record:
-    """Return a row of plain values."""
+    """Return a row of a trial with plain values; refuse names that the point has already."""
     if not isinstance(row, Mapping):
         raise ParameterError(
-            f"a trial returned a {type(row).__name__}; return values by name, or several such"
+            f"a trial returned a {type(row).__name__}: must be a mapping of names to values, or several",
+            parameter="trial",
+            value=row,
         )
     if taken := sorted(at.keys() & row.keys()):
-        raise ParameterError(f"a row has {taken[0]!r}, which is the point's own; give it another name")
+        raise ParameterError(
+            f"a trial returned a value for {taken[0]!r}, a coordinate of its point: use another name",
+            parameter=taken[0],
+            value=row[taken[0]],
+        )
     return {str(name): _value(name, value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as something whose text is the same for equal values, in any process."""
+    """Return a value whose `repr` is the same for equal values in any process."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str | bytes):
         # Not a number is not equal to itself, yet the same parameter.
@@ -375,29 +393,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     try:
-        kept = pickle.dumps(value, 5)
+        pickled = pickle.dumps(value, 5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ParameterError(
-            f"a fixed value is a {type(value).__name__}, which cannot be pickled: {error}"
+            f"a fixed value is a {type(value).__name__}, which cannot be pickled: {error}",
+            parameter="fixed",
+            value=value,
         ) from error
-    return {type(value).__qualname__: hashlib.sha256(kept).hexdigest()}
+    return {type(value).__qualname__: hashlib.sha256(pickled).hexdigest()}
 
 
 def _function(function: Any) -> Any:
-    """Return what tells a function from others: its name and its code."""
+    """Return values that identify a function: its module, name, defaults and code."""
     code = getattr(function, "__code__", None)
     if code is None or function.__closure__:
         name = getattr(function, "__qualname__", type(function).__name__)
         raise ParameterError(
-            f"{name} cannot be told from others of its name; to keep points in a folder, "
-            "use a function at the top of a module and give it what it needs as fixed values"
+            f"{name}: only a function at the top level of a module can be identified, which saving points "
+            "needs; pass what it depends on as fixed values",
+            parameter="trial",
+            value=function,
         )
     defaults = _plain([function.__defaults__, function.__kwdefaults__])
     return [function.__module__, function.__qualname__, defaults, _code(code)]
 
 
 def _code(code: CodeType) -> Any:
-    """Return what a function does as something whose text is the same in any process."""
+    """Return the code of a function as values whose `repr` is the same in any process."""
     constants = []
     for each in code.co_consts:
         if isinstance(each, CodeType):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.tree import BoxTree, grown
 from narrowcast.lab.kernels.rtree import cut
+from support.errors import refused
 
 Doubles = NDArray[np.float64]
 Box = tuple[tuple[float, ...], tuple[float, ...]]
@@ -252,7 +253,7 @@ def test_messages_of_a_small_one() -> None:
     tree = BoxTree(lo, lo + 1, capacity=2)
     tree.insert([0, 1])
     assert tree.told == {"join": 4, "leave": 0, "split": 0, "merge": 0, "update": 0}
-    # The third makes a leaf of 1 and one of 0 and 2; 1 is handed its own leaf. Nobody is above to be told.
+    # The third makes a leaf of 1 and one of 0 and 2; 1 is handed its own leaf. There is no parent to inform.
     tree.insert([2])
     assert (tree.told["join"], tree.told["split"]) == (6, 1)
     tree.insert([3])  # goes by 0, who leads the root, to 1
@@ -299,18 +300,18 @@ def test_infinite_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "fields"),
     [
-        (lambda: BoxTree([[0.0]], [[1.0]], capacity=1), "capacity is 1; give a whole number of at least 2"),
-        (lambda: BoxTree([[2.0]], [[1.0]], capacity=2), "box 0 goes from 2.0 to 1.0 in attribute 0"),
-        (lambda: grown([[0.0]], [[1.0]], [0], 0), "most is 0; give a whole number of at least 1"),
-        (lambda: grown([[0.0]], [[1.0]], [0, 0], 1), "box 0 is there; let it leave first"),
-        (lambda: grown([[0.0]], [[1.0]], [0], 1).insert([0]), "box 0 is there; let it leave first"),
-        (lambda: grown([[0.0]], [[1.0]], [], 1).remove([0]), "box 0 is not there; let it come first"),
-        (lambda: grown([[0.0]], [[1.0]], [1], 1), "boxes 1 to 1 lie outside 0 to 0"),
-        (lambda: grown([[0.0]], [[1.0]], [0], 1).remove([-1]), "boxes -1 to -1 lie outside 0 to 0"),
+        (lambda: BoxTree([[0.0]], [[1.0]], capacity=1), {"parameter": "capacity", "value": 1}),
+        (lambda: BoxTree([[2.0]], [[1.0]], capacity=2), {"parameter": "boxes", "value": (2.0, 1.0)}),
+        (lambda: grown([[0.0]], [[1.0]], [0], 0), {"parameter": "most", "value": 0}),
+        (lambda: grown([[0.0]], [[1.0]], [0, 0], 1), {"parameter": "which", "value": 0}),
+        (lambda: grown([[0.0]], [[1.0]], [0], 1).insert([0]), {"parameter": "which", "value": 0}),
+        (lambda: grown([[0.0]], [[1.0]], [], 1).remove([0]), {"parameter": "which", "value": 0}),
+        (lambda: grown([[0.0]], [[1.0]], [1], 1), {"parameter": "which", "value": 1}),
+        (lambda: grown([[0.0]], [[1.0]], [0], 1).remove([-1]), {"parameter": "which", "value": -1}),
     ],
 )
-def test_bad_input(make: Any, said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_input(make: Any, fields: dict[str, Any]) -> None:
+    with refused(ParameterError, **fields):
         make()

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.spark.similarity import _Best, _cut, _ranges, similarities
+from narrowcast.lab.spark.similarity import _cut, _ranges, _TopPairs, similarities
 from narrowcast.lab.spectral.similarity import SIMILARITIES, n_events, similarity
 from narrowcast.model.relation import relation
 from narrowcast.spark import histories
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +104,7 @@ def test_equal_to_the_driver(
 
 
 def test_the_table_is_as_long_as_there_are_rows(spark: SparkSession) -> None:
-    flags = np.ones((300, 3), np.bool_)  # events that everybody matched
+    flags = np.ones((300, 3), np.bool_)  # events that all rows matched
     built = histories_of(spark, flags, block=128)
     found = pairs_in(similarities(built, top=2))
     first = {0: [1, 2], 1: [0, 2]}
@@ -147,7 +148,7 @@ def test_what_is_looked_at_together_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_best_while_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[_ranges.__module__], "_MEETINGS", 1)
-    best, rng = _Best(5, 3), np.random.default_rng(4)
+    best, rng = _TopPairs(5, 3), np.random.default_rng(4)
     seen = []
     for block in range(20):
         row, alike = rng.integers(0, 5, 30), rng.integers(0, 4, 30) / 4
@@ -158,16 +159,9 @@ def test_the_best_while_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(zip(row, -alike, block_, column, strict=True)) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kind": "euclid"}, "kind is 'euclid'; give one of cosine, dice, jaccard, russell-rao, "),
-        ({"least": 1.5}, "least is 1.5; give a number from 0 to 1"),
-        ({"least": float("nan")}, "least is nan; give a number from 0 to 1"),
-        ({"top": 0}, "top is 0; give a whole number of at least 1"),
-    ],
-)
-def test_bad_options(spark: SparkSession, options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("options", [{"kind": "euclid"}, {"least": 1.5}, {"least": float("nan")}, {"top": 0}])
+def test_bad_options(spark: SparkSession, options: dict[str, Any]) -> None:
     built = histories_of(spark, np.ones((2, 2), np.bool_), block=2)
-    with pytest.raises(ParameterError, match=message):
+    [(name, value)] = options.items()
+    with refused(ParameterError, value, parameter=name):
         similarities(built, **options)

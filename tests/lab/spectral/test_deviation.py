@@ -11,6 +11,7 @@ from narrowcast.lab.spectral.deviation import deviation
 from narrowcast.lab.spectral.kmeans import kmeans
 from narrowcast.lab.spectral.space import Association
 from narrowcast.model.relation import relation
+from support.errors import refused
 
 
 @given(seed=st.integers(0, 1000), k=st.integers(2, 6), width=st.integers(2, 5))
@@ -66,5 +67,5 @@ def test_the_same_events_again_are_not_worth_installing_and_others_are() -> None
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ParameterError, match="there are 2 landmarks before and 3 now; give the same"):
+    with refused(ParameterError, 2, 3, parameter="new_landmarks", value=3):
         deviation(np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 1)), np.ones((3, 1)))

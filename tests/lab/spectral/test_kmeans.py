@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import kmeans as module
 from narrowcast.lab.spectral.kmeans import Means, kmeans, nearest
+from support.errors import refused
 
 Doubles = NDArray[np.float64]
 
@@ -160,25 +161,25 @@ def test_no_points_and_no_coordinates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "given", "said"),
+    ("points", "given", "shown", "parameter"),
     [
-        ([0.0, 1.0], {}, r"points have shape \(2,\); give one row for each"),
-        ([[0.0], [np.nan]], {}, r"point 1 is \[nan\]; give finite coordinates, or leave it out"),
-        ([[0.0]], {"n_clusters": 0}, "n_clusters is 0; give a whole number of at least 1"),
-        ([[0.0]], {"passes": 0}, "passes is 0; give a whole number of at least 1"),
-        ([[0.0]], {"restarts": 1.5}, "restarts is 1.5; give a whole number of at least 1"),
-        ([[0.0]], {"weight": [1, 2]}, r"weight has shape \(2,\) for 1 points; give one for each"),
-        ([[0.0], [1.0]], {"weight": [1, -1]}, "point 1 has weight -1.0; give finite numbers of at least 0"),
-        ([[0.0]], {"weight": [0]}, "all 1 weights are 0; give at least one point a weight above 0"),
-        ([[0.0]], {"start": [[0.0, 1.0]] * 2}, r"centres have shape \(2, 2\); give 2 of dimension 1"),
-        ([[0.0]], {"start": [[0.0]]}, r"centres have shape \(1, 1\); give 2 of dimension 1"),
+        ([0.0, 1.0], {}, ["(2,)"], "points"),
+        ([[0.0], [np.nan]], {}, ["point 1", "[nan]"], "points"),
+        ([[0.0]], {"n_clusters": 0}, [0], "n_clusters"),
+        ([[0.0]], {"passes": 0}, [0], "passes"),
+        ([[0.0]], {"restarts": 1.5}, [1.5], "restarts"),
+        ([[0.0]], {"weight": [1, 2]}, ["(2,)", 1], "weight"),
+        ([[0.0], [1.0]], {"weight": [1, -1]}, ["point 1", "-1.0"], "weight"),
+        ([[0.0]], {"weight": [0]}, [0, "1 points"], "weight"),
+        ([[0.0]], {"start": [[0.0, 1.0]] * 2}, ["(2, 2)", "dimension 1"], "centre"),
+        ([[0.0]], {"start": [[0.0]]}, ["(1, 1)", 2], "centre"),
     ],
 )
-def test_bad_input(points: Any, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_input(points: Any, given: dict[str, Any], shown: list[Any], parameter: str) -> None:
+    with refused(ParameterError, *shown, parameter=parameter):
         kmeans(points, **dict[str, Any]({"n_clusters": 2, "rng": draws()}) | given)
 
 
 def test_nearest_needs_a_centre() -> None:
-    with pytest.raises(ParameterError, match="give at least one of dimension 1, as the points have"):
+    with refused(ParameterError, "dimension 1", parameter="centre", value=(0, 1)):
         nearest([[0.0]], np.zeros((0, 1)))

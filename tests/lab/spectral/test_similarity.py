@@ -15,6 +15,7 @@ from narrowcast.lab.spectral import similarity as module
 from narrowcast.lab.spectral.cosine import Cosine
 from narrowcast.lab.spectral.similarity import SIMILARITIES, n_events, similarity
 from narrowcast.model.relation import recent, relation
+from support.errors import refused
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "tariq2012_histories_sims.json").read_text())
 low, high, points = (np.array(GOLDEN[name]) for name in ("lo", "hi", "events"))
@@ -139,18 +140,18 @@ def test_events_are_those_of_some_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "shown"),
     [
-        (lambda: similarity(relation([[1]]), kind="jacard"), "did you mean 'jaccard'"),
-        (lambda: similarity(relation([[1]]), relation([[1, 0]])), "of 1 and of 2 events"),
-        (lambda: recent(relation([[1]]), 0), "history is 0; give a whole number of at least 1"),
-        (lambda: recent(relation([[1]]), True), "history is True"),
+        (lambda: similarity(relation([[1]]), kind="jacard"), ["jacard", "jaccard"]),
+        (lambda: similarity(relation([[1]]), relation([[1, 0]])), [1, 2]),
+        (lambda: recent(relation([[1]]), 0), ["history", 0]),
+        (lambda: recent(relation([[1]]), True), ["history", True]),
         (
             lambda: similarity(relation(np.ones((100, 1))), most=12 * 9_999),
-            "similarities of 100 and 100 histories take more than .* GB; use cosine",
+            [100, "GB", "cosine"],
         ),
     ],
 )
-def test_bad_input(call: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_bad_input(call: Any, shown: list[Any]) -> None:
+    with refused(ParameterError, *shown):
         call()

@@ -135,7 +135,8 @@ def test_methods_by_boxes_have_them_from_filters(tmp_path: Path) -> None:
         "plan", "--interests", tmp_path / "interests.parquet", "--method", "centroid", "--channels", "2",
         "--out", tmp_path / "none",
     )  # fmt: skip
-    assert said == "centroid needs the boxes of subscribers; give --subscriptions"
+    assert "boxes" in said
+    assert "centroid" in said
 
 
 def plan_interest(workload: Hotspots) -> Interest:

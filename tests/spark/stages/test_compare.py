@@ -133,7 +133,7 @@ def test_methods_by_boxes_get_them() -> None:
         plan = nc.PLANNERS[name](channels=3, boxes=boxes).fit(INTEREST).plan_
         assert found[name, 3].costs["waste"].total == nc.Waste().score(INTEREST, plan).total
     without = rows(compare(INTEREST, channels=3, methods=["r-tree", "mst"]))
-    assert without["r-tree", 3].problem == "r-tree needs the boxes of subscribers; give --subscriptions"
+    assert "r-tree needs the boxes" in without["r-tree", 3].problem
     assert without["mst", 3].problem == ""
 
 

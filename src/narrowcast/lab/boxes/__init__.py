@@ -1,4 +1,4 @@
-"""Clusters of subscribers by the boxes of their subscriptions, whatever events there are."""
+"""Planners that cluster subscribers by the boxes of their subscriptions, independent of events."""
 
 from __future__ import annotations
 

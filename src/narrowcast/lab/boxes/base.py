@@ -1,4 +1,4 @@
-"""What planners by boxes share: boxes that are finite, and subscribers in an order of their own."""
+"""The common base of box planners: finite boxes, and an order of subscribers that ignores their numbering."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ if TYPE_CHECKING:
 
 __all__ = ["BoxPlanner", "bounding", "finite"]
 
-#: How far beyond what is finite an infinite side ends, as a share of the range: no box is flat for it.
+#: Where an infinite side ends: beyond the finite ends, as a share of their range, so that no box is flat.
 _BEYOND = 0.1
 
 
 class BoxPlanner(BasePlanner, ABC):
-    """Puts each subscriber into one cluster by its box, which gets all that any of its members wants.
+    """Base of planners that put each subscriber into one cluster by its box.
+
+    A channel per cluster carries all that any of its members wants.
 
     Parameters
     ----------
     channels
-        How many clusters; required.
+        Number of clusters; required.
     seed
-        Of draws.
+        Seed of random choices.
     boxes
-        The lower and the upper ends of the boxes of subscribers, a row for each in the order of the interest
-        and a column for each attribute; sides may be infinite. For several boxes of one see `bounding`.
+        The lower and the upper ends of the boxes of subscribers: a row for each subscriber in the order of
+        the interest, a column for each attribute; sides may be infinite. For several boxes per subscriber see
+        `bounding`.
     """
 
     capabilities = Capabilities(clusters="subscribers", all_subscribers=True, boxes=True)
-    #: How it is called.
+    #: Name of the method.
     name: ClassVar[str]
-    #: For each subscriber the number of its cluster.
+    #: Cluster number of each subscriber.
     label_: Ints
     plan_: ChannelPlan
 
@@ -59,19 +62,26 @@ class BoxPlanner(BasePlanner, ABC):
         self.boxes = boxes
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Compute the plan, `plan_`, and the clusters, `label_`."""
         check_channels(self.channels, required=self.name)
         assert self.channels is not None
         check_seed(self.seed)
         if self.boxes is None:
-            raise ParameterError(f"{self.name} needs the boxes of subscribers; give --subscriptions")
+            raise ParameterError(
+                f"boxes is missing: {self.name} needs the boxes of subscribers, from their subscriptions",
+                parameter="boxes",
+                value=None,
+                limit="the lower and upper ends of subscribers' boxes",
+            )
         lo, hi = finite(*self.boxes)
         if len(lo) != interest.n_subscribers:
             raise ParameterError(
-                f"boxes are of {len(lo)} subscribers, and the interest has {interest.n_subscribers}; "
-                "give a row for each"
+                f"boxes has {len(lo)} rows: must be {interest.n_subscribers}, one for each subscriber",
+                parameter="boxes",
+                value=len(lo),
+                limit=f"{interest.n_subscribers} rows",
             )
-        # How subscribers are numbered must not matter: they are taken by their boxes, then by what they want.
+        # The numbering of subscribers must not matter: they are sorted by box, then by interest.
         order = order_of(interest)
         if lo.shape[1]:
             order = order[np.lexsort(np.hstack([lo, hi])[order].T[::-1])]
@@ -85,13 +95,13 @@ class BoxPlanner(BasePlanner, ABC):
 
     @abstractmethod
     def _clusters(self, lo: Doubles, hi: Doubles, n_clusters: int) -> Ints:
-        """Return the number of each box's cluster, of which there are at most so many, none empty."""
+        """Return the cluster number of each box; at most `n_clusters` clusters, none of them empty."""
 
 
 def finite(lo: ArrayLike, hi: ArrayLike) -> tuple[Doubles, Doubles]:
-    """Return boxes whose infinite sides end a tenth of the range beyond what is finite in any box.
+    """Return boxes with infinite sides cut off a tenth of the range beyond the finite ends of all boxes.
 
-    An attribute that no box bounds goes from 0 to 1 in all.
+    An attribute that no box bounds runs from 0 to 1 in all boxes.
 
     Parameters
     ----------
@@ -107,15 +117,21 @@ def finite(lo: ArrayLike, hi: ArrayLike) -> tuple[Doubles, Doubles]:
     low, high = np.array(lo, np.float64), np.array(hi, np.float64)
     if low.ndim != 2 or low.shape != high.shape:
         raise ParameterError(
-            f"boxes have lower ends of shape {low.shape} and upper ones of shape {high.shape}; "
-            "give a row for each subscriber and a column for each attribute, of both"
+            f"boxes have lower ends of shape {low.shape} and upper ends of shape {high.shape}: must be two "
+            "tables of one shape, a row for each subscriber and a column for each attribute",
+            parameter="boxes",
+            value=(low.shape, high.shape),
+            limit="two tables of one shape",
         )
     wrong = np.argwhere(~((low <= high) & (low < np.inf) & (high > -np.inf)))
     if len(wrong):
         row, column = wrong[0]
         raise ParameterError(
-            f"box {row} goes from {low[row, column]} to {high[row, column]} in attribute {column}; "
-            "give ends of which the lower is no more than the upper"
+            f"box {row} goes from {low[row, column]} to {high[row, column]} in attribute {column}: its lower "
+            "end must not exceed the upper one",
+            parameter="boxes",
+            value=(low[row, column], high[row, column]),
+            limit="lower ends not above upper ends",
         )
     for column in range(low.shape[1]):
         ends = np.concatenate([low[:, column], high[:, column]])
@@ -128,16 +144,16 @@ def finite(lo: ArrayLike, hi: ArrayLike) -> tuple[Doubles, Doubles]:
 
 
 def bounding(owner: ArrayLike, lo: ArrayLike, hi: ArrayLike, n_owners: int) -> tuple[Doubles, Doubles]:
-    """Return the least box around all boxes of each owner.
+    """Return the smallest box around all boxes of each owner.
 
     Parameters
     ----------
     owner
-        The number of each box's owner.
+        The number of each box's owner, from 0 to `n_owners` - 1.
     lo, hi
         The ends of boxes, a row each.
     n_owners
-        How many owners there are; of one without boxes nothing is known, and its box is infinite.
+        Number of owners; an owner without boxes gets an infinite box, since nothing is known of it.
 
     Examples
     --------
@@ -148,11 +164,19 @@ def bounding(owner: ArrayLike, lo: ArrayLike, hi: ArrayLike, n_owners: int) -> t
     number, low, high = np.asarray(owner, np.int64), np.asarray(lo, np.float64), np.asarray(hi, np.float64)
     if low.ndim != 2 or low.shape != high.shape or number.shape != low.shape[:1]:
         raise ParameterError(
-            f"{number.shape} owners of boxes with ends of shape {low.shape} and {high.shape}; "
-            "give a row for each box, and its owner"
+            f"{number.shape} owners of boxes with ends of shape {low.shape} and {high.shape}: must be "
+            "one row of ends and one owner for each box",
+            parameter="owner",
+            value=number.shape,
+            limit="one owner for each box",
         )
     if number.size and not (number.min() >= 0 and number.max() < n_owners):
-        raise ParameterError(f"owners {number.min()} to {number.max()} lie outside 0 to {n_owners - 1}")
+        raise ParameterError(
+            f"owner: numbers run from {number.min()} to {number.max()}: must be from 0 to {n_owners - 1}",
+            parameter="owner",
+            value=int(number.max() if number.min() >= 0 else number.min()),
+            limit=f"from 0 to {n_owners - 1}",
+        )
     first, last = np.full((n_owners, low.shape[1]), np.inf), np.full((n_owners, low.shape[1]), -np.inf)
     np.minimum.at(first, number, low)
     np.maximum.at(last, number, high)

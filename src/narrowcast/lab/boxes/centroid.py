@@ -1,4 +1,4 @@
-"""Clusters of subscribers whose boxes have near centres."""
+"""A planner that clusters subscribers by the centres of their boxes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Centroid(BoxPlanner):
-    """Clusters by k-means on the centres of boxes: the approach CK that tariq2012 compares with.
+    """Cluster subscribers by k-means on the centres of their boxes: method CK that tariq2012 compares with.
 
     Parameters
     ----------
     channels, seed, boxes
-        As for `BoxPlanner`. All attributes count alike: bring them to one scale first.
+        As for `BoxPlanner`. All attributes have equal weight: scale them to a common range first.
     restarts
-        How often it is done, each time from other draws; the least spread is kept.
+        Number of runs from different random starts (default 1); the one with the least spread is used.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class Centroid(BoxPlanner):
         self.restarts = restarts
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Compute the plan, `plan_`."""
         check_whole("restarts", self.restarts)
         return super().fit(interest)
 

@@ -1,4 +1,4 @@
-"""Clusters of subscribers whose boxes overlap the same boxes."""
+"""A planner that clusters subscribers by which boxes their own boxes overlap."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.base import BoxPlanner
 from narrowcast.lab.spectral.kmeans import kmeans
-from narrowcast.validation import check_whole
+from narrowcast.validation import check_choice, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -19,31 +18,31 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: How much two boxes overlap: by the volume that they share, or by that of what either covers.
+#: Overlap of two boxes: the shared volume, or its share of the volume of their union.
 Measure = Literal["absolute", "relative"]
 
-#: The most numbers that the overlaps of all boxes may be, 1 GB of them; and those of a block.
+#: Most overlaps in memory (1 GB), and most of one block.
 _MOST, _BLOCK = 1 << 27, 1 << 20
 
 
 class BoxOverlap(BoxPlanner):
-    """Clusters by k-means on how much boxes overlap each other: the approach OV that tariq2012 compares with.
+    """Cluster subscribers by k-means on overlaps of their boxes: method OV that tariq2012 compares with.
 
-    A box is the row of its overlaps with all boxes, or with a sample of them where they are many.
+    The features of a box are its overlaps with all boxes, or with a sample of them if there are many.
 
     Parameters
     ----------
     channels, seed, boxes
-        As for `BoxPlanner`. Boxes are (lo, hi]: closed ones of whole numbers begin at lo - 1, so that their
+        As for `BoxPlanner`. Boxes are (lo, hi]: closed boxes of integers begin at lo - 1, so that their
         volumes are numbers of cells.
     measure
-        `absolute`, the volume that two boxes share, as the paper says; or `relative`, that by the volume of
-        both, which measures better.
+        `absolute`, the volume that two boxes share, as in the paper; or `relative` (the default), its share
+        of the volume of their union, which gives better plans.
     landmarks
-        How many boxes the sample has at most; with no more boxes than these it is all of them. It is fewer
-        where overlaps would take more than 1 GB. Boxes that overlap none of the sample are all alike.
+        Most boxes in the sample (default 1000); it is smaller where overlaps would take more than 1 GB. Boxes
+        that overlap none of the sample cannot be told apart.
     restarts
-        How often it is done, each time from other draws; the least spread is kept.
+        Number of runs from different random starts (default 1); the one with the least spread is used.
 
     Examples
     --------
@@ -71,9 +70,8 @@ class BoxOverlap(BoxPlanner):
         self.restarts = restarts
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
-        if self.measure not in get_args(Measure):
-            raise ParameterError(f"measure is {self.measure!r}; give one of: {', '.join(get_args(Measure))}")
+        """Compute the plan, `plan_`."""
+        check_choice("measure", self.measure, get_args(Measure))
         check_whole("landmarks", self.landmarks)
         check_whole("restarts", self.restarts)
         return super().fit(interest)
@@ -92,14 +90,14 @@ class BoxOverlap(BoxPlanner):
 
 
 def overlaps(lo: Doubles, hi: Doubles, other_lo: Doubles, other_hi: Doubles, measure: Measure) -> Doubles:
-    """Return how much each of some boxes overlaps each of others.
+    """Return the overlap of each box with each of the other boxes.
 
     Parameters
     ----------
     lo, hi, other_lo, other_hi
         The ends of boxes, a row each.
     measure
-        See `BoxOverlap`; two boxes without any volume overlap by 0.
+        See `BoxOverlap`; the relative overlap of two boxes without volume is 0.
 
     Examples
     --------

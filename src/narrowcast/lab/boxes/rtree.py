@@ -1,4 +1,4 @@
-"""Clusters of subscribers as the leaves of an R-tree over their boxes."""
+"""A planner whose clusters are the leaves of an R-tree over subscribers' boxes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.lab.boxes.base import BoxPlanner
 from narrowcast.lab.boxes.tree import grown
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-#: How boxes come into the tree: one after the other, or all at once.
+#: How the tree is built: by inserting boxes one by one, or from all boxes at once.
 Packing = Literal["inserted", "str"]
 
 
 class RTree(BoxPlanner):
-    """Clusters are the leaves of an R-tree: what tariq2012 compares with (OV-RTree).
+    """Cluster subscribers as the leaves of an R-tree: method OV-RTree that tariq2012 compares with.
 
     Parameters
     ----------
     channels, boxes
         As for `BoxPlanner`.
     seed
-        Of the order in which boxes come, where they are inserted.
+        Seed of the order in which boxes are inserted.
     packing
-        `inserted`: boxes come one after the other into a tree whose nodes are cut when they are full, as
-        peers keep it; see `BoxTree`. Leaves are nearly as many as channels, and the largest have about 1.5
-        times as many members as the mean. `str`: all are sorted by their centres and cut into slabs along
-        the first attribute, each slab along the second, and so on, so that leaves are about as many along
-        each (sort-tile-recursive, Leutenegger et al. 1997); all have as many members, or one more.
+        `inserted` (the default): boxes are inserted one by one into a tree whose nodes are split when full,
+        as peers would maintain it; see `BoxTree`. The number of leaves is nearly that of channels, and the
+        largest leaf has about 1.5 times the mean number of members. `str`: all boxes are sorted by their
+        centres and cut into slabs along the first attribute, each slab along the second, and so on, with
+        about as many slabs along each attribute (sort-tile-recursive, Leutenegger et al. 1997); sizes of
+        leaves differ by at most 1.
 
     Examples
     --------
@@ -63,9 +64,8 @@ class RTree(BoxPlanner):
         self.packing = packing
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
-        if self.packing not in get_args(Packing):
-            raise ParameterError(f"packing is {self.packing!r}; give one of: {', '.join(get_args(Packing))}")
+        """Compute the plan, `plan_`."""
+        check_choice("packing", self.packing, get_args(Packing))
         return super().fit(interest)
 
     def _clusters(self, lo: Doubles, hi: Doubles, n_clusters: int) -> Ints:
@@ -80,7 +80,7 @@ class RTree(BoxPlanner):
 
 
 def packed(centre: Doubles, n_leaves: int) -> Ints:
-    """Return the leaf of each centre: even leaves, that slabs along one attribute after the other make.
+    """Return the leaf of each centre by sort-tile-recursive packing, one attribute after the other.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def packed(centre: Doubles, n_leaves: int) -> Ints:
     [0, 1, 2, 3]
     """
     n_points, n_attributes = centre.shape
-    # Leaf j has the places from ends[j] to ends[j + 1] of an order that slabs refine.
+    # Leaf j holds positions ends[j] to ends[j + 1] of `order`, which every attribute refines.
     ends = np.arange(n_leaves + 1) * n_points // n_leaves
     order = np.arange(n_points)
     slabs = [(0, n_leaves)]

@@ -1,4 +1,4 @@
-"""An R-tree of boxes that come and go one after the other, as peers keep it."""
+"""An R-tree into which boxes are inserted, and removed from, one by one, as peers would maintain it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 __all__ = ["BoxTree", "Branches", "grown"]
 
-#: The share of its capacity that a node has at least (Beckmann et al. 1990).
+#: Least share of its capacity that a node is filled to (Beckmann et al. 1990).
 _LEAST = 0.4
-#: The first capacity that is tried, by the mean number of boxes in a leaf.
+#: First capacity that `grown` tries, relative to the mean number of boxes in a leaf.
 _FIRST = 1.3
-#: How many nodes there is room for at first.
+#: Initial capacity for nodes.
 _ROOM = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branches:
-    """The nodes of a tree at one time, those of a level behind all that are lower.
+    """A snapshot of the nodes of a tree, sorted by level from the leaves to the root.
 
     Parameters
     ----------
     level
-        For each node its level, 0 for a leaf; the last node is the root.
+        Level of each node, 0 for a leaf; the last node is the root.
     above
-        For each the number of the node above it, -1 for the root.
+        Number of each node's parent, -1 for the root.
     head
-        For each the box whose peer leads it.
+        For each node the box whose peer leads it.
     leaf
-        For each box the number of its leaf, -1 for one that is not there.
+        For each box the number of its leaf, -1 if it is not in the tree.
     """
 
     level: Ints
@@ -53,32 +53,33 @@ class Branches:
 
 
 class BoxTree:
-    """An R-tree (Guttman 1984) that is cut as an R*-tree (Beckmann et al. 1990).
+    """An R-tree (Guttman 1984) whose nodes are split as in an R*-tree (Beckmann et al. 1990).
 
-    A box that comes goes down from the root, each time to the entry whose volume grows least, of equals to
-    that whose margin does, and then to the smallest. A node with more entries than its capacity is cut in
-    two. A node that has less than 0.4 of it after a box has left is given up, and its entries come in again
-    from the root. The same boxes in the same order make the same tree.
+    An inserted box goes down from the root, at each node to the entry whose volume grows least; ties are
+    decided by the growth of the margin and then by the smallest volume. A node with more entries than its
+    capacity is split in two. A node with less than 0.4 of its capacity after a removal is dissolved, and its
+    entries are inserted again from the root. The same boxes in the same order make the same tree.
 
-    Each node is led by a peer, a leaf by that of the box that has been there longest, any other by who leads
-    its first entry; messages between peers are counted, those of a peer to itself are not.
+    Each node is led by a peer: a leaf by the peer of its oldest box, any other node by the peer that leads
+    its first entry. Messages between different peers are counted.
 
     Parameters
     ----------
     lo, hi
-        The ends of all boxes that may ever come, a row each; sides may be infinite. None is there at first.
+        The ends of all boxes that may ever be inserted, a row each; sides may be infinite. The tree begins
+        empty.
     capacity
-        The most entries of a node, at least 2.
+        Most entries of a node, at least 2.
 
     Attributes
     ----------
     told
-        How many messages were sent so far. *Joins*: to the root, one for each level on the way down, where
-        boxes grow as it passes, and the answer. *Leaves*: to the head of the leaf, or, where that one leaves,
-        from the next head to each other entry, of all nodes that it led, and to the one above. *Splits*: one
-        for each entry that goes to the new node, and one to the node above. *Merges*: one to the node above
-        of who gives up, and what it takes its entries to come in again. *Updates*: one to the node above from
-        each node whose box is smaller after a box has left.
+        Number of messages sent since the beginning, by kind. *Joins*: to the root, one for each level on the
+        way down, where boxes grow as it passes, and the answer. *Leaves*: to the head of the leaf, or, if the
+        head itself leaves, from its successor to each other entry of all nodes that it led, and to the
+        parent. *Splits*: one for each entry that goes to the new node, and one to the parent. *Merges*: one
+        to the parent of the dissolved node, and those that insert its entries again. *Updates*: one to the
+        parent of each node whose box shrinks after a removal.
 
     Examples
     --------
@@ -86,7 +87,7 @@ class BoxTree:
     >>> tree.insert(range(4))
     >>> tree.leaf[0] == tree.leaf[2], tree.leaf[1] == tree.leaf[3], tree.n_leaves, tree.height
     (np.True_, np.True_, 2, 2)
-    >>> tree.told["join"], tree.told["split"]  # the third asks a leaf; the last goes from there to the other
+    >>> tree.told["join"], tree.told["split"]  # messages of four joins and one split
     (9, 1)
     """
 
@@ -94,7 +95,7 @@ class BoxTree:
         check_whole("capacity", capacity, least=2)
         low, high = finite(lo, hi)
         n, d = low.shape
-        if capacity > n:  # no node ever has more
+        if capacity > n:  # no node can ever have more entries
             capacity = max(n, 2)
         self.capacity, self.least = capacity, max(int(_LEAST * capacity), 1)
         self._nodes = RTreeNodes(
@@ -114,44 +115,47 @@ class BoxTree:
 
     @property
     def leaf(self) -> Ints:
-        """For each box a number of its leaf, which it keeps for as long as it is there; -1 for others."""
+        """Leaf number of each box, constant while the box is in the tree; -1 for boxes outside it."""
         return self._nodes.leaf
 
     @property
     def told(self) -> dict[str, int]:
-        """How many messages were sent so far, by kind."""
+        """Number of messages sent since the beginning, by kind."""
         names = ("join", "leave", "split", "merge", "update")
         return dict(zip(names, self._nodes.told.tolist(), strict=True))
 
     @property
     def height(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         return int(self._nodes.level[self._nodes.root[ROOT]]) + 1
 
     @property
     def n_leaves(self) -> int:
-        """How many leaves there are."""
+        """Number of leaves."""
         return len(np.unique(self.leaf[self.leaf >= 0]))
 
     @property
     def n_led(self) -> int:
-        """How many entries of all nodes are led by another peer than their node."""
+        """Number of entries, over all nodes, whose leader differs from the leader of their node."""
         return int(np.maximum(self._nodes.size[self._used()] - 1, 0).sum())
 
     def insert(self, which: ArrayLike) -> None:
-        """Let boxes come, one after the other."""
+        """Insert boxes by number, one after the other; refuse boxes that are in the tree."""
         numbers = self._numbers(which)
         comes = np.bincount(numbers, minlength=len(self.leaf)) + (self.leaf >= 0)
         if (comes[numbers] > 1).any():
-            raise ParameterError(f"box {numbers[comes[numbers] > 1][0]} is there; let it leave first")
+            box = int(numbers[comes[numbers] > 1][0])
+            raise ParameterError(
+                parameter="which", value=box, limit="a box outside the tree; remove it first"
+            )
         self._added(numbers, np.zeros(len(numbers), np.int64), rtree.JOIN)
 
     def remove(self, which: ArrayLike) -> None:
-        """Let boxes leave, one after the other."""
+        """Remove boxes by number, one after the other; refuse boxes that are not in the tree."""
         numbers = self._numbers(which)
         for box in numbers.tolist():
             if self.leaf[box] < 0:
-                raise ParameterError(f"box {box} is not there; let it come first")
+                raise ParameterError(parameter="which", value=box, limit="a box in the tree; insert it first")
             size = (self.capacity + 1) * self.height
             entries, level = np.zeros(size, np.int64), np.zeros(size, np.int64)
             count = rtree.removed(self._nodes, box, self.least, entries, level)
@@ -160,7 +164,7 @@ class BoxTree:
             self._lower()
 
     def branches(self) -> Branches:
-        """Return the nodes that there are."""
+        """Return a snapshot of the nodes."""
         nodes, used = self._nodes, self._used()
         used = used[np.argsort(nodes.level[used], kind="stable")]
         number = np.full(len(nodes.size), -1)
@@ -175,23 +179,27 @@ class BoxTree:
         return Branches(level, np.where(above >= 0, number[above], -1), head, leaf)
 
     def _used(self) -> Ints:
-        """Return the nodes that are in use."""
+        """Return the nodes in use."""
         nodes = self._nodes
         used = np.ones(len(nodes.size), np.bool_)
         used[nodes.free[: nodes.root[FREE]]] = False
         return np.flatnonzero(used)
 
     def _numbers(self, which: ArrayLike) -> Ints:
-        """Return numbers of boxes, once they are known to be some."""
+        """Return box numbers as an array; refuse numbers outside the given boxes."""
         numbers = np.asarray(which, np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self.leaf)):
             raise ParameterError(
-                f"boxes {numbers.min()} to {numbers.max()} lie outside 0 to {len(self.leaf) - 1}"
+                f"which: numbers run from {numbers.min()} to {numbers.max()}: must be from 0 to "
+                f"{len(self.leaf) - 1}",
+                parameter="which",
+                value=int(numbers.min() if numbers.min() < 0 else numbers.max()),
+                limit=f"from 0 to {len(self.leaf) - 1}",
             )
         return numbers
 
     def _added(self, which: Ints, level: Ints, kind: int) -> None:
-        """Put entries in, with room for all nodes that come of it."""
+        """Insert entries, and make room for the nodes that splits create."""
         done = 0
         while done < len(which):
             done = rtree.added(self._nodes, which, level, done, self.least, kind)
@@ -199,7 +207,7 @@ class BoxTree:
                 self._widen()
 
     def _widen(self) -> None:
-        """Make room for twice as many nodes."""
+        """Double the capacity for nodes."""
         nodes = self._nodes
         n = len(nodes.size)
 
@@ -214,7 +222,7 @@ class BoxTree:
         self._nodes = nodes._replace(**wide)  # type: ignore[arg-type]
 
     def _lower(self) -> None:
-        """Take off a root that has one entry, which is a node."""
+        """Remove roots with a single child."""
         nodes = self._nodes
         while nodes.level[root := nodes.root[ROOT]] > 0 and nodes.size[root] == 1:
             nodes.root[ROOT] = nodes.entry[root, 0]
@@ -225,19 +233,19 @@ class BoxTree:
 
 
 def grown(lo: ArrayLike, hi: ArrayLike, order: ArrayLike, most: int) -> BoxTree:
-    """Return a tree of boxes with at most so many leaves, and nearly as many.
+    """Return a tree of boxes with at most `most` leaves, and nearly as many.
 
-    Nodes of such trees are about 0.7 full. The first capacity that is tried lies a little below what this
-    makes, and then it grows until leaves are few enough.
+    Nodes of such trees are about 0.7 full. The first capacity tried is a little too low for `most` leaves; it
+    grows until there are few enough.
 
     Parameters
     ----------
     lo, hi
         The ends of boxes.
     order
-        The numbers of those that are there, in the order in which they come.
+        Numbers of the boxes to insert, in this order.
     most
-        The most leaves.
+        Most leaves.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Intervals in trees that no single machine holds (cobas2009)."""
+"""Matching by interval trees whose nodes may be spread over many machines (CobasTree, cobas2009)."""
 
 from narrowcast.lab.cobas.intervals import IntervalColumns
 from narrowcast.lab.cobas.matcher import Cobas

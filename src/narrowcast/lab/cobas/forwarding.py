@@ -1,4 +1,4 @@
-"""The way of a value through a CobasTree: top-down, bottom-up, or by selective multicast (section III)."""
+"""Forwarding of a value through a CobasTree: top-down, bottom-up, or by selective multicast (section III)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, KEY, SELECTIVE
 from narrowcast.matching.index import CandidateBoxes
 from narrowcast.model.matches import Matches
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 How = Literal["topdown", "sequential", "selective"]
 
-#: Matches that there is room for at first, for each value and in all.
+#: Initial capacity for matches: per value, and a constant.
 _EACH = 4
 _ROOM = 1 << 12
 
 
 class Forwarded(NamedTuple):
-    """What became of each value: what it matches, and its messages and hops."""
+    """The matches of each value, and the messages and hops that forwarding it takes."""
 
     matches: Matches
     messages: Ints
@@ -39,7 +39,7 @@ class Forwarded(NamedTuple):
 
 
 class Journey(NamedTuple):
-    """The keys of the nodes that one value comes to, in order, with its messages and hops."""
+    """The path of one value: keys of the nodes that it visits, in order, with its messages and hops."""
 
     keys: list[float]
     messages: int
@@ -47,15 +47,15 @@ class Journey(NamedTuple):
 
 
 def forward(store: TreeArrays, values: Doubles, how: How) -> Forwarded:
-    """Send each value through a tree, and match it at every node that it comes to.
+    """Send each value through a tree, and match it at every node that it visits.
 
-    `topdown` starts at the root and ends where a search for the value does. The others start at FIND_LEAF, a
-    leaf below that end (the left one where there is a choice): the seed's "closest key" loses matches.
-    `sequential` goes from node to node up to the root; `selective` goes at once to those nodes above whose
-    bounding interval holds the value.
+    `topdown` starts at the root and follows the search for the value to its end. The other two start at
+    FIND_LEAF, a leaf below that end (the left one where there is a choice): starting at the paper's "closest
+    key" loses matches. `sequential` goes from node to node up to the root; `selective` sends directly to
+    those nodes above whose bounding interval contains the value.
 
-    Every node but the first takes a message. Looking up the first one in the overlay is not counted, nor is
-    delivery to subscribers. A value of NaN is an attribute that the event lacks: it is sent nowhere.
+    Every node but the first costs a message. Looking up the first one in the overlay is not counted, nor is
+    delivery to subscribers. A value of NaN stands for a missing attribute: it is sent nowhere.
     """
     code = code_of(how)
     points, order = in_order(values)
@@ -74,13 +74,13 @@ def forward(store: TreeArrays, values: Doubles, how: How) -> Forwarded:
 
 
 def in_order(values: Doubles) -> tuple[Doubles, Ints]:
-    """Return values ascending, so that each goes almost the way of the one before, and where they were."""
+    """Return values sorted, so that neighbours have similar paths, and their original positions."""
     order = np.argsort(values)
     return values[order], order
 
 
 def trace(store: TreeArrays, value: float, how: How) -> Journey:
-    """Return the way of one value: see `forward`."""
+    """Return the path of one value: see `forward`."""
     code = code_of(how)
     nodes = store.frozen()
     path = np.empty(int(store.link[store.root, HEIGHT]) if store.root >= 0 else 0, np.int64)
@@ -91,27 +91,26 @@ def trace(store: TreeArrays, value: float, how: How) -> Journey:
 
 
 def code_of(how: str) -> int:
-    """Return the number that kernels have for a way of forwarding."""
+    """Return the number that kernels use for a way of forwarding."""
     names = get_args(How)
-    if how not in names:
-        raise ParameterError(f"how is {how!r}; give one of {', '.join(names)}")
+    check_choice("how", how, names)
     return names.index(how)
 
 
 def collected(find: Callable[[int, Numbers, Ints], int], n: int) -> CandidateBoxes:
-    """Return what a kernel finds for n events, with more room where it stops for want of it.
+    """Return the matches that a kernel finds for n events, with more room whenever it runs out.
 
-    The kernel takes the event to go on with, the array to write to and where each event's part ends in it,
-    and returns the first event for which there was no room.
+    The kernel's arguments are the first event to match, the array to write to and the array of row ends. It
+    returns the first event for which there was no room.
     """
     indptr = np.zeros(n + 1, np.int64)
     found = np.empty(_EACH * n + _ROOM, np.int32)
     done = 0
     while (done := find(done, found, indptr)) < n:
         used = int(indptr[done])
-        # what was found foretells the rest
-        foretold = used * n // max(1, done) * 9 // 8
-        longer = np.empty(max(2 * len(found), min(foretold, 8 * len(found))), np.int32)
+        # extrapolated from the events done so far
+        expected = used * n // max(1, done) * 9 // 8
+        longer = np.empty(max(2 * len(found), min(expected, 8 * len(found))), np.int32)
         longer[:used] = found[:used]
         found = longer
     return CandidateBoxes(indptr, found[: indptr[-1]])

@@ -1,4 +1,4 @@
-"""Intervals with open and closed ends, as columns."""
+"""A column type for intervals with open and closed ends."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-#: Whole numbers beyond this one have no double of their own.
+#: Largest integer up to which every integer is a double.
 _EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class IntervalColumns:
-    """Intervals, none of them empty: `low` to `high`, each end in it or not. Ends may be infinite.
+    """Non-empty intervals from `low` to `high`, each with open or closed ends. Ends may be infinite.
 
     Parameters
     ----------
     low, high
         The ends of each interval.
     low_closed, high_closed
-        Whether the interval holds its end: a flag for all of them, or one for each.
+        Whether the interval contains its end: one flag for all intervals, or one for each.
 
     Examples
     --------
@@ -53,7 +53,12 @@ class IntervalColumns:
     ) -> None:
         ends = numbers(low, "low"), numbers(high, "high")
         if len(ends[0]) != len(ends[1]):
-            raise InputError(f"low has {len(ends[0])} ends and high {len(ends[1])}; give one of each")
+            raise InputError(
+                f"low has {len(ends[0])} ends and high has {len(ends[1])}: must be one of each per interval",
+                parameter="high",
+                value=len(ends[1]),
+                limit=f"{len(ends[0])} ends",
+            )
         flags = [
             _flags(closed, name, len(ends[0]))
             for closed, name in ((low_closed, "low_closed"), (high_closed, "high_closed"))
@@ -64,12 +69,15 @@ class IntervalColumns:
         self._require_values()
 
     def _require_values(self) -> None:
-        """Refuse intervals without a value, the first of them by name."""
+        """Refuse NaN ends and empty intervals; the error shows the first one."""
         for name, column in (("low", self.low), ("high", self.high)):
             unknown = np.flatnonzero(np.isnan(column))
             if len(unknown):
                 raise InputError(
-                    f"{name} of interval {unknown[0]} is nan; give a number, or leave the interval out"
+                    f"{name} of interval {unknown[0]} is nan: must be a number; leave out unknown intervals",
+                    parameter=name,
+                    value=float("nan"),
+                    limit="a number",
                 )
         empty = np.flatnonzero(~(self.first <= self.last) | (self.low > self.high) | self._hollow())
         if len(empty) == 0:
@@ -77,32 +85,41 @@ class IntervalColumns:
         i = int(empty[0])
         text = shown(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
         if self.low[i] > self.high[i]:
-            raise InputError(f"interval {i} is {text}, its low end above the high one; swap them")
-        raise InputError(f"interval {i} is {text} and holds no number; close its ends or leave it out")
+            raise InputError(
+                f"interval {i} is {text}: its low end must not exceed the high one; swap them",
+                parameter="low",
+                value=float(self.low[i]),
+                limit=f"at most {self.high[i]:g}",
+            )
+        raise InputError(
+            f"interval {i} is {text}, which contains no number: close its ends or leave it out",
+            parameter="low",
+            value=float(self.low[i]),
+        )
 
     def _hollow(self) -> Flags:
-        """Return which intervals have no value between their ends, as one end is open and both are equal."""
+        """Return which intervals are empty because both ends are equal and not both closed."""
         hollow: Flags = (self.low == self.high) & ~(self.low_closed & self.high_closed)
         return hollow
 
     @property
     def first(self) -> Doubles:
-        """The least double that each interval holds."""
+        """The smallest double in each interval."""
         return np.where(self.low_closed, self.low, following(self.low))
 
     @property
     def last(self) -> Doubles:
-        """The greatest double that each interval holds."""
+        """The largest double in each interval."""
         return np.where(self.high_closed, self.high, preceding(self.high))
 
     def covers(self, value: float) -> Flags:
-        """Return which intervals hold a value; none holds NaN."""
+        """Return which intervals contain a value; no interval contains NaN."""
         above = np.where(self.low_closed, self.low <= value, self.low < value)
         below = np.where(self.high_closed, self.high >= value, self.high > value)
         return above & below
 
     def take(self, index: ArrayLike) -> IntervalColumns:
-        """Return some intervals, in the order given."""
+        """Return the intervals at some positions, in the order given."""
         i = np.asarray(index)
         return IntervalColumns(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
 
@@ -112,7 +129,7 @@ class IntervalColumns:
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def texts(self) -> list[str]:
-        """Return each interval as text."""
+        """Return each interval as text, such as `[0, 4)`."""
         return [shown(*row) for row in self.rows()]
 
     def __len__(self) -> int:
@@ -132,7 +149,7 @@ def shown(low: float, high: float, low_closed: bool, high_closed: bool) -> str:
     >>> shown(1.0, 1.0000000000000002, False, False)
     '(1, 1.0000000000000002)'
     """
-    # As many digits as tell a double from its neighbours.
+    # `repr` has enough digits to distinguish adjacent doubles.
     first, last = (repr(float(end)).removesuffix(".0") for end in (low, high))
     return f"{'[' if low_closed else '('}{first}, {last}{']' if high_closed else ')'}"
 
@@ -150,29 +167,52 @@ def preceding(values: Doubles) -> Doubles:
 
 
 def numbers(given: ArrayLike, name: str) -> Doubles:
-    """Return a column of doubles of its own; what has no double of its own is an error."""
+    """Return a new column of doubles; refuse other types and integers beyond 2**53."""
     raw = np.asarray(given)
     if raw.dtype.kind not in "iuf" and raw.size:
-        raise InputError(f"{name} is of type {raw.dtype}; give numbers")
+        raise InputError(
+            f"{name} is of type {raw.dtype}: must be numbers",
+            parameter=name,
+            value=str(raw.dtype),
+            limit="numbers",
+        )
     if raw.ndim != 1:
-        raise InputError(f"{name} has {raw.ndim} dimensions; give one number for each")
+        raise InputError(
+            f"{name} has {raw.ndim} dimensions: must be a list of numbers",
+            parameter=name,
+            value=raw.ndim,
+            limit="one-dimensional",
+        )
     if raw.dtype.kind in "iu" and raw.size:
         far = max(raw.max(), -int(raw.min()))
         if far > _EXACT:
             raise InputError(
-                f"{name} holds a whole number as far out as {far}, and a double is exact up to {_EXACT}; "
-                "give ranks instead"
+                f"{name} has an integer of magnitude {far}: must be at most {_EXACT}, up to which doubles "
+                "are exact; use ranks instead",
+                parameter=name,
+                value=int(far),
+                limit=f"at most {_EXACT}",
             )
-    # adding 0 makes one zero of the two
+    # adding 0 turns -0.0 into 0.0
     doubles: Doubles = raw.astype(np.float64) + 0.0
     return doubles
 
 
 def _flags(given: ArrayLike, name: str, n: int) -> Flags:
-    """Return a column of n flags of its own."""
+    """Return a new column of n flags."""
     raw: NDArray[Any] = np.asarray(given)
     if raw.dtype != np.bool_ and raw.size:
-        raise InputError(f"{name} is of type {raw.dtype}; give True or False, for all or for each")
+        raise InputError(
+            f"{name} is of type {raw.dtype}: must be True or False, one for all intervals or one for each",
+            parameter=name,
+            value=str(raw.dtype),
+            limit="True or False",
+        )
     if raw.ndim and raw.shape != (n,):
-        raise InputError(f"{name} has shape {raw.shape}; give one flag, or one for each of {n} intervals")
+        raise InputError(
+            f"{name} has shape {raw.shape}: must be one flag, or one for each of {n} intervals",
+            parameter=name,
+            value=raw.shape,
+            limit=f"one flag, or {n}",
+        )
     return np.broadcast_to(raw.astype(np.bool_), n).copy()

@@ -1,4 +1,4 @@
-"""A matcher of CobasTrees: each box lives in the tree of one attribute, and is checked in the others."""
+"""A matcher with a CobasTree per attribute: each box is in one tree, and its other bounds are compared."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from narrowcast.lab.cobas.tree import CobasTree
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, LEFT, PARENT, RIGHT, START, CobasNodes, NodeBounds
 from narrowcast.matching.indexed_matcher import IndexedMatcher
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,24 +35,24 @@ Route = Literal["selective", "random"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CobasIndex:
-    """Trees over the columns of coded boxes; never changed.
+    """Immutable CobasTrees over the columns of coded boxes.
 
-    A box (lo, hi] in codes is the interval [lo + 1, hi] of the column whose tree it is in.
+    A box (lo, hi] in codes is the interval [lo + 1, hi] in the tree of one column.
 
     Parameters
     ----------
     n_boxes
-        How many boxes there are.
+        Number of boxes.
     last
         The last code of each column.
     column, root
-        The column that each tree goes over, and its root. A column without boxes has no tree.
+        The column and the root of each tree. A column without boxes has no tree.
     everywhere
-        The boxes that bound nothing.
+        The boxes without bounds.
     nodes
         The nodes of all trees; they own segments.
     bounds
-        The box of each segment.
+        The box of each segment, and its other bounds.
     """
 
     n_boxes: int
@@ -67,7 +68,7 @@ class CobasIndex:
     def build(cls, boxes: CodedBoxes, weight: Doubles) -> Self:
         """Index boxes, each in the tree of the column in which its bound has the least weight.
 
-        A box that is empty in any column holds no event, and is in no tree.
+        A box that is empty in any column contains no event, and is in no tree.
         """
         bound = kernels.least(boxes.indptr, weight)
         hollow = np.zeros(len(boxes), bool)
@@ -99,7 +100,7 @@ class CobasIndex:
         nodes: CobasNodes,
         bounds: NodeBounds,
     ) -> Self:
-        """Return an index whose arrays cannot be written, as mapped ones cannot: kernels want one kind."""
+        """Return an index with read-only arrays, as mapped ones are: kernels are compiled for them."""
         return cls(
             n_boxes,
             last,
@@ -111,26 +112,26 @@ class CobasIndex:
         )
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         events = self._codes(codes)
         given = (self.nodes, self.root, self.column, self.everywhere, self.n_boxes, self.bounds, events)
         return collected(lambda event, found, indptr: kernels.find(*given, event, found, indptr), len(events))
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts = np.zeros(len(codes), np.int64)
         kernels.count(self.nodes, self.root, self.column, self.bounds, self._codes(codes), counts)
         return counts + len(self.everywhere)
 
     def probe(self, codes: Codes, how: How) -> tuple[Ints, Ints]:
-        """Return the messages of each event in all trees, and its hops in the one where it has most."""
+        """Return the messages of each event over all trees, and its hops in the tree where it has most."""
         messages, hops = np.zeros((2, len(codes)), np.int64)
         given = (self.nodes, self.root, self.column, self._codes(codes), code_of(how))
         kernels.probe(*given, messages, hops)
         return messages, hops
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return the numbers of trees, nodes and boxes without bounds, and the largest height."""
         return {
             "trees": len(self.root),
             "nodes": len(self.nodes.number),
@@ -139,7 +140,7 @@ class CobasIndex:
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return the arrays that `restore` rebuilds the index from."""
         return {
             "n_boxes": np.array([self.n_boxes]),
             "last": self.last,
@@ -152,7 +153,7 @@ class CobasIndex:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Return the index that is made of these arrays; any that do not fit together are an error."""
+        """Return the index stored in arrays; raise `ValueError` if their lengths are inconsistent."""
         nodes = CobasNodes(*(arrays[name] for name in CobasNodes._fields))
         bounds = NodeBounds(*(arrays[name] for name in NodeBounds._fields))
         root, column = arrays["root"], arrays["tree_column"]
@@ -162,36 +163,38 @@ class CobasIndex:
         fit = len(root) == len(column) and len(nodes.number) == len(nodes.link)
         fit = fit and len(n_listed) == len(n_bounds) == len(n_segments) == 1
         if not fit or root.max(initial=-1) >= len(nodes.link):
-            raise ValueError("the parts of the trees do not fit together")
+            raise ValueError("the arrays of the trees have inconsistent lengths")
         n_boxes = int(arrays["n_boxes"][0])
         return cls._of(n_boxes, arrays["last"], column, root, arrays["everywhere"], nodes, bounds)
 
     def _codes(self, codes: Codes) -> Codes:
-        """Return codes as the kernels take them: of one type, in one piece, not to be written."""
+        """Return codes as the kernels expect them: of one type, contiguous and read-only."""
         if codes.ndim != 2 or codes.shape[1] != len(self.last):
             raise InputError(
-                f"codes have shape {codes.shape}; give {len(self.last)} columns, one row per event"
+                parameter="codes",
+                value=codes.shape,
+                limit=f"of shape (events, {len(self.last)}), one column per attribute",
             )
         return frozen(np.ascontiguousarray(codes, self.bounds.lo.dtype))
 
 
 class Cobas(IndexedMatcher):
-    """Looks each event up in a CobasTree per attribute: what a system of many machines would do, in one.
+    """Match events with one CobasTree per attribute, as a system of many machines would, in one process.
 
-    A subscription is in the tree of one of its attributes only, so nothing is found twice; the others are
-    compared for those that are found (cobas2009, section II-D). An attribute that no subscription is looked
-    up by has no tree. Fast where subscriptions are narrow in some attribute; `probe` tells what the lookups
-    would cost over a network.
+    A subscription is in the tree of only one of its attributes, so that no match is found twice; its bounds
+    in other attributes are compared for the candidates from that tree (cobas2009, section II-D). An attribute
+    that no subscription is indexed by has no tree. Fast where subscriptions are narrow in some attribute;
+    `probe` returns what the lookups would cost over a network.
 
     Parameters
     ----------
     route
-        Which of its attributes a subscription is looked up by: `selective`, the one in which it is least
-        likely to hold an event, or `random`, as published.
+        Attribute by which a subscription is indexed: `selective` (the default), the one in which it is least
+        likely to contain an event, or `random`, as published.
     seed
-        What `random` is drawn by.
+        Seed of the `random` route (default 0).
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events.
 
     Examples
     --------
@@ -210,10 +213,9 @@ class Cobas(IndexedMatcher):
 
     def __init__(self, *, route: Route = "selective", seed: int = 0, threads: int = 1) -> None:
         super().__init__(threads=threads)
-        if route not in get_args(Route):
-            raise ParameterError(f"route is {route!r}; give one of {', '.join(get_args(Route))}")
+        check_choice("route", route, get_args(Route))
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ParameterError(f"seed is {seed!r}; give a whole number from 0 on")
+            raise ParameterError(parameter="seed", value=seed, limit="an integer of at least 0")
         self.route = route
         self.seed = seed
 
@@ -225,10 +227,10 @@ class Cobas(IndexedMatcher):
         return CobasIndex.build(boxes, weight)
 
     def probe(self, events: EventBatch, how: How = "selective") -> tuple[Ints, Ints]:
-        """Return the messages that each event takes in all trees, and its hops in the longest of them.
+        """Return the messages of each event over all trees, and its hops in the tree where it has most.
 
-        Lookups of the first node of each tree and delivery are not counted. Subscriptions that were added
-        since everything was indexed last are left out.
+        Lookups of the first node of each tree and delivery are not counted. Subscriptions added since the
+        last full indexing are not included.
         """
         index = self._snapshot.segments[0].index
         assert isinstance(index, CobasIndex)
@@ -236,10 +238,10 @@ class Cobas(IndexedMatcher):
 
 
 def selectivity(boxes: CodedBoxes, sample: Codes | None = None) -> Doubles:
-    """Return the share of events that each bound is likely to hold.
+    """Return the share of events that each bound is expected to contain.
 
-    Without a sample, all codes of a column are taken to be as likely; beside one, they weigh as much as one
-    event, so that among bounds that hold none of it the narrower one is the more selective.
+    Without a sample, all codes of a column are equally likely. With one, they have the weight of one event in
+    all, so that among bounds that contain no event of the sample the narrower one is the more selective.
     """
     share = (boxes.hi.astype(np.float64) - boxes.lo) / boxes.last[boxes.column]
     if sample is None or len(sample) == 0:
@@ -253,7 +255,7 @@ def selectivity(boxes: CodedBoxes, sample: Codes | None = None) -> Doubles:
 
 
 def _joined(trees: list[CobasTree]) -> tuple[CobasNodes, Ints]:
-    """Return the nodes of several trees as one, intervals numbered on from tree to tree, and their roots."""
+    """Return the nodes of several trees as one table with consecutive interval numbers, and their roots."""
     parts: list[CobasNodes] = []
     root = []
     n_nodes = n_listed = n_segments = 0
@@ -278,5 +280,5 @@ def _joined(trees: list[CobasTree]) -> tuple[CobasNodes, Ints]:
         root.append(store.root + n_nodes)
         n_nodes, n_listed = n_nodes + store.n_nodes, n_listed + store.n_listed
         n_segments += store.n_segments
-    parts.append(CobasTree()._store.nodes())  # of the right types where there is no tree
+    parts.append(CobasTree()._store.nodes())  # sets the types of the arrays if there is no tree
     return CobasNodes(*map(np.concatenate, zip(*parts, strict=True))), np.array(root, np.int64)

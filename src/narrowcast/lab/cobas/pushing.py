@@ -1,4 +1,4 @@
-"""Interval division: parts of what a node holds, pushed down to its subtree (cobas2009, section IV-A)."""
+"""Interval division: parts of a node's intervals are pushed down to its subtree (cobas2009, section IV-A)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.lab.cobas.intervals import IntervalColumns, following, preceding
 from narrowcast.lab.kernels import cobas as kernels
 from narrowcast.lab.kernels.cobas import HEIGHT, KEY, LEFT, RIGHT
 from narrowcast.lab.kernels.cobas_lists import neighbours
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,11 +23,12 @@ Side = Literal["left", "right"]
 
 
 def push(store: TreeArrays, node: int, side: Side) -> int:
-    """Cut what a node holds at its key and push the part on one side down; return how many were cut.
+    """Cut the intervals of a node at its key, and push the part on one side down; return the number of cuts.
 
-    The cut is half open: of [0, 4], at key 2, [0, 2) goes left and [2, 4] stays, or (2, 4] goes right and
-    [0, 2] stays. (The seed's [0, 2] and [2, 4] both hold 2: an event would be delivered twice.) A part goes
-    to the highest key that it covers in the subtree. One that covers none is not cut off.
+    The cut is half open: at key 2, [0, 4] is cut into [0, 2), which goes left, and [2, 4], or into (2, 4],
+    which goes right, and [0, 2]. (The paper's [0, 2] and [2, 4] both contain 2: an event would be delivered
+    twice.) A part moves to the highest key that it covers in the subtree. A part that would cover none is not
+    cut off.
     """
     check_side(side)
     nearest = store.outermost(node, LEFT if side == "left" else RIGHT)
@@ -57,10 +58,10 @@ def push(store: TreeArrays, node: int, side: Side) -> int:
 
 
 def undo(store: TreeArrays, node: int, side: Side) -> int:
-    """Join segments of one interval that meet on one side of a key; return how many were joined.
+    """Join segments of one interval that meet on one side of a key; return the number of joins.
 
-    Right after a push this restores what was there. What was cut again further down stays cut there, and
-    only the part next to the key comes back: to the highest key that the joined segment covers.
+    Right after a push this restores the former state. Parts that were cut again further down stay cut there,
+    and only the part next to the key is joined; the joined segment moves to the highest key that it covers.
     """
     check_side(side)
     key = store.number[node, KEY]
@@ -68,7 +69,7 @@ def undo(store: TreeArrays, node: int, side: Side) -> int:
     n = kernels.way(store.frozen(), store.root, key, kernels.TOPDOWN, path)
     ends, segments = (store.lower_end, store.lower) if side == "left" else (store.upper_end, store.upper)
     parts = []
-    for above in path[:n].tolist():  # whatever ends at the key is on the way to it
+    for above in path[:n].tolist():  # segments that end at the key are on the path to it
         at = store.span(above)
         parts.append(segments[at][ends[at] == key])
     joined = np.concatenate(parts)
@@ -91,9 +92,9 @@ def undo(store: TreeArrays, node: int, side: Side) -> int:
 
 
 def ends(store: TreeArrays, segment: Numbers) -> IntervalColumns:
-    """Return segments as intervals: with the ends that were given, or those that a cut has made.
+    """Return segments as intervals, with the original ends or those made by cuts.
 
-    A cut leaves the key with the part that stays and opens the other, so an end that is no key is open.
+    A cut leaves the key with the part that stays and opens the other, so an end that is not a key is open.
     """
     owner = store.owner[segment]
     whole = IntervalColumns(
@@ -111,6 +112,5 @@ def ends(store: TreeArrays, segment: Numbers) -> IntervalColumns:
 
 
 def check_side(side: str) -> None:
-    """Refuse what is no side."""
-    if side not in get_args(Side):
-        raise ParameterError(f"side is {side!r}; give one of {', '.join(get_args(Side))}")
+    """Refuse a side other than `left` and `right`."""
+    check_choice("side", side, get_args(Side))

@@ -1,4 +1,4 @@
-"""The arrays of a CobasTree, and moving segments between its nodes."""
+"""The arrays of a CobasTree, and operations that move segments between its nodes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Numbers of intervals, segments and nodes have 32 bits.
+#: Most intervals, segments or nodes: their numbers have 32 bits.
 MOST = 2**31 - 1
 
 
 class TreeArrays:
     """Nodes, the lists of their segments, and the segments that each interval is cut into.
 
-    One rule holds at all times: a segment lies at the highest key that it covers. So its place follows from
-    the shape of the tree and its ends, and every change is: take segments out, change them or the shape, and
-    put them back. Arrays have room ahead; `n_*` says how much of it is in use.
+    Invariant: a segment is stored at the highest key that it covers. Its place thus follows from the shape of
+    the tree and its ends, and every change takes segments out, changes them or the shape, and puts them back.
+    Arrays have spare capacity; `n_*` is the part in use.
 
     Segment s is the part from `first[s]` to `last[s]`, both included, of interval `owner[s]`; the segments of
-    an interval are chained from `head[owner]` on by `after`, and no two of them have a value in common.
+    an interval are chained from `head[owner]` by `after`, and are disjoint.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,13 @@ class TreeArrays:
         self.free = np.empty(0, np.int32)
 
     def reserve(self, need: int, *names: str) -> None:
-        """Make room for so many entries in some arrays."""
+        """Ensure that some arrays have room for a number of entries."""
         if need > MOST:
             raise ParameterError(
-                f"a CobasTree would hold {need:,} entries, and the limit is {MOST:,}; part it"
+                f"entries of a CobasTree={need:,}: must be at most {MOST:,}; split it into several trees",
+                parameter="entries",
+                value=need,
+                limit=f"at most {MOST:,}",
             )
         for name in names:
             array: NDArray[Any] = getattr(self, name)
@@ -67,17 +70,17 @@ class TreeArrays:
         return self.number[: self.n_nodes, KEY]
 
     def nodes(self) -> CobasNodes:
-        """Return the arrays to be changed."""
+        """Return the arrays for kernels that change them."""
         return CobasNodes(
             self.number, self.link, self.lower_end, self.lower, self.upper_end, self.upper, self.owner
         )
 
     def frozen(self) -> CobasNodes:
-        """Return the arrays to be read: kernels that only read are compiled for these alone."""
+        """Return read-only arrays: kernels that only read are compiled for this kind."""
         return CobasNodes(**{name: frozen(array) for name, array in self.nodes()._asdict().items()})
 
     def hang(self, keys: Doubles, *, balance: bool) -> int:
-        """Add keys, ascending and new; return how many rotations that took."""
+        """Add new keys, in ascending order; return the number of rotations."""
         self.reserve(self.n_nodes + len(keys), "number", "link")
         sunk = np.zeros(self.n_nodes + len(keys), bool)
         given = (self.number, self.link, self.root, self.n_nodes, keys, balance, sunk)
@@ -87,7 +90,7 @@ class TreeArrays:
         return int(n_rotations)
 
     def rebalance(self) -> int:
-        """Rotate wherever it is called for; return how often."""
+        """Rotate wherever subtrees are out of balance; return the number of rotations."""
         sunk = np.zeros(self.n_nodes, bool)
         order = np.argsort(-self.depths(), kind="stable")
         self.root, n_rotations = shape.rebalance(self.link, self.root, order, sunk)
@@ -95,11 +98,11 @@ class TreeArrays:
         return int(n_rotations)
 
     def depths(self) -> Numbers:
-        """Return how far each node is from the root."""
+        """Return the distance of each node from the root."""
         return shape.depths(self.link, self.root, self.n_nodes)
 
     def _lift(self, sunk: Flags) -> None:
-        """Bring segments of nodes that others were rotated over to the highest key they cover."""
+        """Move segments of nodes that rotations lowered up to the highest key that they cover now."""
         nodes = np.flatnonzero(sunk)
         parts = [self.listed(int(node)) for node in nodes]
         segments = np.concatenate([np.empty(0, np.int32), *parts])
@@ -107,17 +110,17 @@ class TreeArrays:
         self.move(segments[high != self.node[segments]])
 
     def listed(self, node: int) -> Numbers:
-        """Return the segments of a node, by first value."""
+        """Return the segments of a node by first value."""
         at = self.span(node)
         return self.lower[at].copy()
 
     def span(self, node: int) -> slice:
-        """Return where the lists of a node are."""
+        """Return the position of a node's lists."""
         start, size = self.link[node, START : SIZE + 1].tolist()
         return slice(start, start + size)
 
     def places(self, first: Doubles, last: Doubles) -> Numbers:
-        """Return the node of the highest key that each interval covers; -1 where it covers none."""
+        """Return the node of the highest key that each interval covers; -1 if it covers none."""
         node = np.empty(len(first), np.int32)
         shape.locate(self.number, self.link, self.root, first, last, node)
         return node
@@ -131,7 +134,7 @@ class TreeArrays:
         return np.concatenate([old, fresh])
 
     def attach(self, segments: Numbers, node: Numbers | None = None) -> None:
-        """Put segments, by first value ascending, where they belong: at the nodes that `places` found."""
+        """Add segments, sorted by first value, to the lists of their nodes (default: found by `places`)."""
         if len(segments) == 0:
             return
         if node is None:
@@ -151,29 +154,29 @@ class TreeArrays:
         self.n_listed = int(lists.attach(*given))
 
     def detach(self, segments: Numbers) -> None:
-        """Take segments out of the lists of their nodes."""
+        """Remove segments from the lists of their nodes."""
         gone = np.zeros(self.n_segments, bool)
         gone[segments] = True
         lists.detach(self.nodes(), np.unique(self.node[segments]).astype(np.int64), gone)
         self.node[segments] = -1
 
     def move(self, segments: Numbers) -> None:
-        """Put segments anew where they belong."""
+        """Move segments to the nodes where they belong now."""
         if len(segments):
             self.detach(segments)
             self.attach(self.by_first(segments))
 
     def by_first(self, segments: Numbers) -> Numbers:
-        """Return segments by first value ascending."""
+        """Return segments sorted by first value."""
         return segments[np.argsort(self.first[segments])]
 
     def drop(self, segments: Numbers) -> None:
-        """Forget segments that are in no list any more."""
+        """Delete segments that are in no list."""
         lists.unchain(self.head, self.after, self.owner, segments)
         self.free = np.concatenate([segments, self.free])
 
     def outermost(self, node: int, side: int) -> float | None:
-        """Return, of the keys on one side of a node, the one next to its own; None where there is none."""
+        """Return the key on one side of a node that is closest to its own; None if there is none."""
         other = RIGHT if side == LEFT else LEFT
         node = int(self.link[node, side])
         if node < 0:
@@ -184,7 +187,7 @@ class TreeArrays:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written."""
+    """Return a read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""CobasTree: intervals over one attribute in a tree whose nodes may be on many machines (cobas2009, II)."""
+"""CobasTree: an interval tree over one attribute, with nodes on many machines (cobas2009, section II)."""
 
 from __future__ import annotations
 
@@ -26,50 +26,51 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: The greatest double.
+#: Largest finite double.
 _MOST = np.finfo(np.float64).max
 
 
 class CobasShape(NamedTuple):
-    """The nodes of a tree: children and parents by number, -1 for none; how high each subtree is."""
+    """The nodes of a tree: children and parents by number, -1 for none; the height of each subtree."""
 
     key: Doubles
     left: Ints
     right: Ints
     parent: Ints
     height: Ints
-    #: How many segments each node holds.
+    #: Number of segments of each node.
     size: Ints
 
 
 class Segments(NamedTuple):
-    """The segments that intervals are in, by interval and then by value: an undivided one is in one."""
+    """The segments of intervals, sorted by interval and value; an undivided interval is one segment."""
 
     interval: Ints
     ends: IntervalColumns
-    #: The key of the node that holds each.
+    #: Key of the node of each segment.
     key: Doubles
 
 
 class CobasTree:
-    """Intervals that each lie at the highest key they cover; a value finds them on one way through the tree.
+    """An interval tree in which each interval is stored at the highest key that it covers.
 
-    A balanced binary search tree over distinct keys. An interval lies at the first node on the way down whose
-    key it covers, open ends respected. What a node holds is listed by lower and by upper ends, so that those
-    that hold a value are found in the time it takes to write them down; its *bounding interval* goes from the
-    least lower end to the greatest upper end, both as open or closed as they are. As all of them cover the
-    key, a value in the bounding interval is in one of them (Lemma 1 of cobas2009).
+    A balanced binary search tree over distinct keys. An interval is stored at the first node on the search
+    path whose key it covers, open ends respected, so one path finds all intervals that contain a value. The
+    intervals of a node are listed by lower and by upper ends, so that those that contain a value are found in
+    time proportional to their number. The *bounding interval* of a node goes from the least lower end to the
+    greatest upper end, open or closed as these are. As all its intervals cover the key, a value in the
+    bounding interval is in at least one of them (Lemma 1 of cobas2009).
 
-    Intervals have numbers, from 0 on in the order in which they came; these are not used again. A tree
-    changes in place: where one thread changes it, no other may read.
+    Intervals are numbered from 0 in the order in which they were inserted; numbers are not reused. A tree
+    changes in place: while one thread changes it, no other may read.
 
     Parameters
     ----------
     intervals
-        What to hold at first.
+        The intervals to start with (default: none).
     keys
-        The keys that there are to be, in any order. Intervals that cover none of them get new ones, as few as
-        will do; without any, all keys are of this kind.
+        Initial keys, in any order. Intervals that cover none of them get new keys, as few as possible
+        (default: only such keys).
 
     Examples
     --------
@@ -93,7 +94,7 @@ class CobasTree:
         _require(intervals)
         given = np.empty(0) if keys is None else np.unique(numbers(keys, "keys"))
         if np.isnan(given).any():
-            raise InputError("keys hold nan; give numbers")
+            raise InputError(parameter="keys", value=float("nan"), limit="numbers other than nan")
         order, first, last = _in_order(intervals)
         bare = np.searchsorted(given, first) == np.searchsorted(given, last, side="right")
         if bare.any():
@@ -104,12 +105,12 @@ class CobasTree:
         self._put(intervals, order, first, last, self._store.places(first, last))
 
     def insert(self, intervals: IntervalColumns, *, balance: bool = True) -> Ints:
-        """Take up intervals and return their numbers; those that cover no key get new ones.
+        """Insert intervals and return their numbers; intervals that cover no key get new ones.
 
         Parameters
         ----------
         intervals
-            What to take up, whole: what was pushed down before does not matter to them.
+            Intervals to insert. They are stored whole, even where others were cut by `push`.
         balance
             Whether to rotate, above new keys, where a subtree is less than half as high as its sibling.
         """
@@ -124,7 +125,7 @@ class CobasTree:
     def _put(
         self, intervals: IntervalColumns, order: Ints, first: Doubles, last: Doubles, node: Numbers
     ) -> Ints:
-        """Put intervals, whose first and last values are in this order, into nodes; return their numbers."""
+        """Store intervals at nodes, given their first and last values in `order`; return their numbers."""
         store, n = self._store, len(intervals)
         ids = np.arange(store.n_intervals, store.n_intervals + n)
         store.reserve(store.n_intervals + n, "low", "high", "low_closed", "high_closed", "head")
@@ -139,9 +140,10 @@ class CobasTree:
         return ids
 
     def delete(self, interval: ArrayLike) -> Self:
-        """Drop intervals by number, with all their segments; an unknown number is an error.
+        """Delete intervals by number, with all their segments; refuse unknown numbers.
 
-        Keys stay, as they are places on some machine; a new tree of what is left has only those it needs.
+        Keys stay, as they are places on some machine; a new tree of the remaining intervals has only the keys
+        it needs.
         """
         ids, store = np.unique(self._there(interval, "nothing was deleted")), self._store
         if len(ids):
@@ -153,20 +155,20 @@ class CobasTree:
     def rebalance(self) -> int:
         """Rotate, from the leaves up, where a subtree is less than half as high as its sibling.
 
-        Segments that cover a key which rises above theirs rise with it. Returns how often it rotated.
+        Segments that cover a key that rises above theirs rise with it. Returns the number of rotations.
         """
         return self._store.rebalance()
 
     def push(self, key: float, side: Side) -> int:
-        """Push the left or the right part of what a node holds down to its subtree: see `pushing.push`."""
+        """Push the left or the right part of a node's intervals down to its subtree: see `pushing.push`."""
         return pushing.push(self._store, self._node(key), side)
 
     def undo(self, key: float, side: Side) -> int:
-        """Join what was cut on one side of a key: see `pushing.undo`."""
+        """Join segments that were cut on one side of a key: see `pushing.undo`."""
         return pushing.undo(self._store, self._node(key), side)
 
     def stab(self, values: ArrayLike) -> Matches:
-        """Return the intervals that hold each value, ascending; none holds NaN, a missing attribute."""
+        """Return the intervals that contain each value, ascending; NaN, a missing attribute, is in none."""
         points, order = forwarding.in_order(numbers(values, "values"))
         store = self._store
         nodes = store.frozen()
@@ -178,24 +180,24 @@ class CobasTree:
         return Matches.trusted(*kernels.put_back(*found, order))
 
     def forward(self, values: ArrayLike, how: How = "selective") -> Forwarded:
-        """Send each value through the tree: what it matches, how many messages and hops it takes.
+        """Send each value through the tree; return its matches, messages and hops.
 
         See `forwarding.forward`.
         """
         return forwarding.forward(self._store, numbers(values, "values"), how)
 
     def trace(self, value: float, how: How = "selective") -> Journey:
-        """Return the keys of the nodes that one value comes to, in order, with its messages and hops."""
+        """Return the keys of the nodes that one value visits, in order, with its messages and hops."""
         return forwarding.trace(self._store, float(value), how)
 
     def intervals(self, interval: ArrayLike) -> IntervalColumns:
-        """Return intervals by number, as they were given; an unknown number is an error."""
-        store, i = self._store, self._there(interval, "interval_id has all that are")
+        """Return intervals by number, as inserted; refuse unknown numbers."""
+        store, i = self._store, self._there(interval, "interval_id has the existing ones")
         return IntervalColumns(store.low[i], store.high[i], store.low_closed[i], store.high_closed[i])
 
     @property
     def interval_id(self) -> Ints:
-        """The numbers of the intervals that are there."""
+        """The numbers of the existing intervals."""
         return np.flatnonzero(self._store.head[: self._store.n_intervals] >= 0)
 
     @property
@@ -204,7 +206,7 @@ class CobasTree:
         return np.sort(self._store.keys)
 
     def segments(self) -> Segments:
-        """Return where every interval is."""
+        """Return the segments of all intervals, with their nodes."""
         store = self._store
         segment = chained(store.head, store.after, self.interval_id)
         owner = store.owner[segment]
@@ -216,9 +218,9 @@ class CobasTree:
         )
 
     def bounding(self, keys: ArrayLike | None = None) -> IntervalColumns:
-        """Return the bounding intervals of nodes, by default of all that hold anything, by key.
+        """Return the bounding intervals of nodes by key, by default of all nodes with intervals.
 
-        A node that holds nothing has none, and asking for it is an error.
+        A node without intervals has none, and asking for it is an error.
         """
         store = self._store
         if keys is None:
@@ -228,13 +230,18 @@ class CobasTree:
         node = self._nodes(asked)
         empty = store.link[node, SIZE] == 0
         if empty.any():
-            raise InputError(f"the node of key {asked[empty][0]:.15g} holds nothing, so nothing bounds it")
+            raise InputError(
+                f"keys has {asked[empty][0]:.15g}, whose node is empty: must be keys of nodes with intervals",
+                parameter="keys",
+                value=float(asked[empty][0]),
+                limit="keys of nodes with intervals",
+            )
         start = store.link[node, kernels.START]
         low, high = (pushing.ends(store, some[start]) for some in (store.lower, store.upper))
         return IntervalColumns(low.low, high.high, low.low_closed, high.high_closed)
 
     def shape(self) -> CobasShape:
-        """Return the nodes, by key."""
+        """Return the nodes by key, with their links and sizes."""
         store = self._store
         order = np.argsort(store.keys)
         rank = np.empty(store.n_nodes + 1, np.int64)
@@ -244,7 +251,7 @@ class CobasTree:
         return CobasShape(store.keys[order], left, right, parent, link[:, HEIGHT], link[:, SIZE])
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds: counts, height, bytes."""
+        """Return the numbers of intervals, segments and nodes, the height, and the size in bytes."""
         store = self._store
         size = store.link[: store.n_nodes, SIZE]
         return {
@@ -261,47 +268,61 @@ class CobasTree:
         return len(self.interval_id)
 
     def _there(self, interval: ArrayLike, hint: str) -> Ints:
-        """Return the numbers of intervals; one that is not there is an error."""
+        """Return the numbers of intervals as an array; refuse numbers that do not exist."""
         ids = np.asarray(interval).reshape(-1)
         if ids.dtype.kind not in "iu" and ids.size:
-            raise InputError(f"interval is of type {ids.dtype}; give the numbers that insert returned")
+            raise InputError(
+                f"interval is of type {ids.dtype}: must be numbers that insert returned",
+                parameter="interval",
+                value=str(ids.dtype),
+                limit="integers",
+            )
         there = (ids >= 0) & (ids < self._store.n_intervals)
         there[there] = self._store.head[ids[there].astype(np.int64)] >= 0
         if not there.all():
-            raise InputError(f"interval {ids[~there][0]} is not there; {hint}")
+            raise InputError(
+                f"interval={ids[~there][0]}: must be an existing one; {hint}",
+                parameter="interval",
+                value=int(ids[~there][0]),
+                limit="an existing interval",
+            )
         return ids.astype(np.int64)
 
     def _node(self, key: float) -> int:
-        """Return the node of a key."""
         return int(self._nodes(np.array([key], np.float64))[0])
 
     def _nodes(self, keys: Doubles) -> Numbers:
-        """Return the nodes of keys; a key that there is not is an error."""
+        """Return the nodes of keys; refuse keys that do not exist."""
         node = self._store.places(keys, keys)
         node[np.isnan(keys)] = -1
         if (node < 0).any():
             key, there = float(keys[node < 0][0]), self.keys
             near = f"; the nearest is {there[np.abs(there - key).argmin()]:.15g}" if len(there) else ""
-            raise InputError(f"there is no key {key:.15g} among {len(there):,}{near}")
+            raise InputError(
+                f"key={key:.15g}: must be one of the tree's {len(there):,} keys{near}",
+                parameter="key",
+                value=key,
+                limit=f"one of {len(there):,} keys",
+            )
         return node
 
 
 def _in_order(intervals: IntervalColumns) -> tuple[Ints, Doubles, Doubles]:
-    """Return intervals by first value, and their first and last values: neighbours go almost one way."""
+    """Return the order of intervals by first value, and their first and last values in it."""
     first = intervals.first
     order = np.argsort(first)
     return order, first[order], intervals.last[order]
 
 
 def _new_keys(first: Doubles, last: Doubles) -> Doubles:
-    """Return keys, ascending and as few as will do, so that intervals, by first value, cover one each."""
+    """Return as few new keys as possible, ascending, such that each interval covers one."""
     low, high = np.empty(len(first)), np.empty(len(first))
     n = pierce(first, last, low, high)
     return middle(low[:n], high[:n])
 
 
 def middle(low: Doubles, high: Doubles) -> Doubles:
-    """Return a value of each closed interval: its middle; of one that is endless, some way off its end.
+    """Return a value in each closed interval: its middle, or, if it is unbounded, a value near its end.
 
     Examples
     --------
@@ -313,11 +334,16 @@ def middle(low: Doubles, high: Doubles) -> Doubles:
         below, above = high - np.maximum(1, np.abs(high)), low + np.maximum(1, np.abs(low))
         centre = low / 2 + high / 2
     centre = np.where(no_low, np.where(no_high, 0.0, below), np.where(no_high, above, centre))
-    # halves of the least doubles are rounded, and a way off the greatest is out of sight
+    # halving rounds the smallest doubles, and near the largest ones an offset is lost in rounding
     return np.minimum(np.maximum(centre, low), high)
 
 
 def _require(intervals: object) -> None:
-    """Refuse what are no intervals."""
+    """Refuse objects other than `IntervalColumns`."""
     if not isinstance(intervals, IntervalColumns):
-        raise InputError(f"intervals are a {type(intervals).__name__}; give Intervals(low, high)")
+        raise InputError(
+            f"intervals is a {type(intervals).__name__}: must be IntervalColumns(low, high)",
+            parameter="intervals",
+            value=intervals,
+            limit="IntervalColumns",
+        )

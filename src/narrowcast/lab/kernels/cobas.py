@@ -1,9 +1,9 @@
-"""Interval trees that no single machine holds: stabbing, and the way an event takes (cobas2009, section III).
+"""Interval trees with nodes on many machines: search, and the path of an event (cobas2009, section III).
 
-Intervals here are closed: an open end is the next number that a double can be. Every segment lies at the
-highest key that it covers, so a value finds all of its segments on the way on which a search for it goes
-down. The segments of a node are listed twice, by their lower ends ascending and by their upper ends
-descending: as all of them cover the key, those that hold a value come first in one of the lists.
+Intervals are closed here: an open end is replaced by the adjacent double. Every segment is stored at the
+highest key that it covers, so that the search path of a value visits all of its segments. The segments of a
+node are listed twice, by lower end ascending and by upper end descending: as all of them cover the key, those
+that contain a value are a prefix of one of the lists.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Columns of `number`: the key of a node and its bounding interval, from inf to -inf where it has none.
+#: Columns of `number`: the key of a node and its bounding interval, from inf to -inf if it is empty.
 KEY, LOW, HIGH = 0, 1, 2
-#: Columns of `link`: neighbours (-1 is none), the height of what is below, and where the lists are.
+#: Columns of `link`: adjacent nodes (-1 for none), height of the subtree, and position of the lists.
 LEFT, RIGHT, PARENT, HEIGHT, START, SIZE, ROOM = range(7)
 WIDTH = 8
 
@@ -34,10 +34,10 @@ TOPDOWN, SEQUENTIAL, SELECTIVE = range(3)
 
 
 class CobasNodes(NamedTuple):
-    """A tree, or several, as they are searched.
+    """The nodes of one or several trees, as they are searched.
 
-    The segments of a node are `lower[start : start + size]`, with their lower ends in `lower_end`, and the
-    same in `upper`, with their upper ends. `owner` is the interval of each segment.
+    The segments of a node are `lower[start : start + size]`, with their lower ends in `lower_end`, and again
+    in `upper`, with their upper ends. `owner` is the interval of each segment.
     """
 
     number: Doubles
@@ -50,10 +50,10 @@ class CobasNodes(NamedTuple):
 
 
 class NodeBounds(NamedTuple):
-    """Boxes over codes, (lo, hi], in the order of the segments that they are looked up by.
+    """Boxes over codes, (lo, hi], in the order of the segments by which they are indexed.
 
     Segment s is box `box[s]`, which bounds the columns `column[indptr[s]:indptr[s + 1]]` besides that of its
-    tree, the one that most events fail in first.
+    tree; the column that excludes most events comes first.
     """
 
     box: Numbers
@@ -65,9 +65,9 @@ class NodeBounds(NamedTuple):
 
 @kernel
 def _cover(nodes: CobasNodes, node: int, value: float, found: Numbers, n: int) -> int:
-    """Write the owners of a node's segments that hold a value from `found[n]` on.
+    """Write the owners of a node's segments that contain a value, from `found[n]` on.
 
-    Returns where the next one would go, or -1 where there is no room.
+    Returns the position after the last one, or -1 if there is no room.
     """
     start: int = nodes.link[node, START]
     stop: int = start + nodes.link[node, SIZE]
@@ -91,7 +91,7 @@ def _cover(nodes: CobasNodes, node: int, value: float, found: Numbers, n: int) -
 
 @kernel
 def _walk(nodes: CobasNodes, root: int, value: float, found: Numbers, n: int) -> int:
-    """Write the owners of all segments that hold a value; as `_cover`."""
+    """Write the owners of all segments that contain a value; returns as `_cover`."""
     node = root
     while node >= 0:
         if nodes.number[node, LOW] <= value <= nodes.number[node, HIGH]:
@@ -103,7 +103,7 @@ def _walk(nodes: CobasNodes, root: int, value: float, found: Numbers, n: int) ->
             node = nodes.link[node, LEFT]
         elif value > key:
             node = nodes.link[node, RIGHT]
-        else:  # NaN comes here too: nothing holds it
+        else:  # also NaN, which no interval contains
             return n
     return n
 
@@ -112,7 +112,7 @@ def _walk(nodes: CobasNodes, root: int, value: float, found: Numbers, n: int) ->
 def stab(
     nodes: CobasNodes, root: int, n_owners: int, values: Doubles, event: int, found: Numbers, indptr: Ints
 ) -> int:
-    """Write the intervals that hold each value from `event` on, ascending.
+    """Write the intervals that contain each value from `event` on, ascending.
 
     Returns the first value for which there was no room.
     """
@@ -129,7 +129,7 @@ def stab(
 
 @kernel
 def put_back(indptr: Ints, index: Numbers, order: Ints) -> tuple[Ints, Numbers]:
-    """Return rows in the order they had before they were put in this one."""
+    """Return rows in the order they had before they were sorted by `order`."""
     out_indptr = np.zeros(len(indptr), np.int64)
     for i in range(len(order)):
         out_indptr[order[i] + 1] = indptr[i + 1] - indptr[i]
@@ -145,10 +145,10 @@ def put_back(indptr: Ints, index: Numbers, order: Ints) -> tuple[Ints, Numbers]:
 
 @kernel
 def way(nodes: CobasNodes, root: int, value: float, how: int, path: Ints) -> int:
-    """Write the nodes that a value comes to, in order; return how many.
+    """Write the nodes that a value visits, in order; return their number.
 
-    From the root down, to where a search for the value ends; or from a leaf below that up, either to every
-    node or to those alone whose bounding interval holds the value (cobas2009, section III). FIND_LEAF goes
+    From the root down to the end of the search for the value; or from a leaf below that up, either to every
+    node or only to those whose bounding interval contains the value (cobas2009, section III). FIND_LEAF goes
     left where there is a choice.
     """
     if root < 0 or value != value:
@@ -176,13 +176,13 @@ def way(nodes: CobasNodes, root: int, value: float, how: int, path: Ints) -> int
         path[i], path[n - 1 - i] = path[n - 1 - i], path[i]
     if how == SEQUENTIAL:
         return n
-    kept = 1
+    n_visited = 1
     for i in range(1, n):
         node = path[i]
         if nodes.number[node, LOW] <= value <= nodes.number[node, HIGH]:
-            path[kept] = node
-            kept += 1
-    return kept
+            path[n_visited] = node
+            n_visited += 1
+    return n_visited
 
 
 @kernel
@@ -198,9 +198,10 @@ def forward(
     messages: Ints,
     hops: Ints,
 ) -> int:
-    """Send each value its way and match it at every node that it comes to; as `stab`.
+    """Forward each value and match it at every node that it visits; returns as `stab`.
 
-    Every node but the first costs a message; one after another they are hops, all at once they are one.
+    Every node but the first costs a message; sent one after another, messages are hops, sent all at once, one
+    hop.
     """
     path = np.empty(nodes.link[root, HEIGHT] if root >= 0 else 0, np.int64)
     begin = event
@@ -225,7 +226,7 @@ def forward(
 def probe(
     nodes: CobasNodes, root: Ints, column: Numbers, codes: Codes, how: int, messages: Ints, hops: Ints
 ) -> None:
-    """Count messages and hops of events that enter several trees at once: hops are those of the longest."""
+    """Count messages and hops of events that enter several trees at once; hops are those of the longest."""
     longest = 0
     for r in root:
         longest = max(longest, nodes.link[r, HEIGHT])
@@ -239,7 +240,7 @@ def probe(
 
 @kernel
 def least(indptr: Ints, weight: Doubles) -> Ints:
-    """Return the position of the least weight of each row, the first of equals; -1 where a row is empty."""
+    """Return the position of the least weight of each row, the first of equals; -1 for an empty row."""
     out = np.full(len(indptr) - 1, -1, np.int64)
     for row in range(len(out)):
         for i in range(indptr[row], indptr[row + 1]):
@@ -252,7 +253,7 @@ def least(indptr: Ints, weight: Doubles) -> Ints:
 def arrange(
     indptr: Ints, column: Numbers, lo: Codes, hi: Codes, weight: Doubles, box: Numbers, own: Ints
 ) -> NodeBounds:
-    """Return bounds in the order of boxes, without the one that each is looked up by, the lightest first."""
+    """Return the bounds of each box by ascending weight, without the bound by which the box is indexed."""
     n = 0
     for b in box:
         n += indptr[b + 1] - indptr[b] - 1
@@ -292,16 +293,16 @@ def _boxes(
     found: Numbers,
     n: int,
 ) -> int:
-    """Write the boxes that hold an event: candidates from every tree, the rest of each box compared.
+    """Write the boxes that contain an event: candidates from every tree whose other bounds are compared.
 
-    Nodes own segments here, so that the bounds of candidates lie side by side.
+    Nodes own segments here, so that the bounds of candidates are adjacent.
     """
     for t in range(len(root)):
         begin = n
         n = _walk(nodes, root[t], float(codes[event, tree[t]]), found, n)
         if n < 0:
             return n
-        kept = begin
+        n_matched = begin
         for i in range(begin, n):
             segment = found[i]
             holds = True
@@ -310,9 +311,9 @@ def _boxes(
                 if code <= bounds.lo[j] or code > bounds.hi[j]:
                     holds = False
                     break
-            found[kept] = bounds.box[segment]
-            kept += holds
-        n = kept
+            found[n_matched] = bounds.box[segment]
+            n_matched += holds
+        n = n_matched
     return n
 
 
@@ -329,9 +330,9 @@ def find(
     found: Numbers,
     indptr: Ints,
 ) -> int:
-    """Write the boxes of each event from `event` on; return the first for which there was no room.
+    """Write the boxes of each event from `event` on; return the first event for which there was no room.
 
-    Tree t goes over column `tree[t]` of the codes; boxes of `everywhere` bound nothing.
+    Tree t is over column `tree[t]` of the codes; boxes of `everywhere` bound nothing.
     """
     begin = event
     while event < len(codes):
@@ -349,7 +350,7 @@ def find(
 def count(
     nodes: CobasNodes, root: Ints, tree: Numbers, bounds: NodeBounds, codes: Codes, counts: Ints
 ) -> None:
-    """Count the boxes of each event that bound anything."""
+    """Count the boxes of each event, without those that bound nothing."""
     found = np.empty(len(nodes.owner), np.int32)
     for event in range(len(codes)):
         counts[event] = _boxes(nodes, root, tree, bounds, codes, event, found, 0)

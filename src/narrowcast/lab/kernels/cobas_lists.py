@@ -1,4 +1,4 @@
-"""The lists of an interval tree: putting segments into the nodes they belong to, and taking them out."""
+"""Segment lists of an interval tree's nodes: adding and removing segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHORT = 16
 
 @kernel
 def spread(segment: Numbers, node: Numbers, n_nodes: int) -> tuple[Ints, Numbers]:
-    """Return segments by their nodes, else in their order, and where those of each node start."""
+    """Return segments sorted by node (stable), and the position of each node's first segment."""
     at = np.zeros(n_nodes + 1, np.int64)
     for s in segment:
         at[node[s] + 1] += 1
@@ -58,7 +58,7 @@ def by_upper(at: Ints, segment: Numbers, last: Doubles) -> Numbers:
 
 @kernel
 def room_needed(link: Ints, node: Ints, at: Ints) -> int:
-    """Return how much room beyond their own the lists of nodes need to take in `at[i + 1] - at[i]` more."""
+    """Return the extra list space that nodes need for `at[i + 1] - at[i]` more segments each."""
     need = 0
     for i in range(len(node)):
         whole = link[node[i], SIZE] + at[i + 1] - at[i]
@@ -71,9 +71,9 @@ def room_needed(link: Ints, node: Ints, at: Ints) -> int:
 def _merge(
     end: Doubles, entry: Numbers, begin: int, size: int, to: int, ends: Doubles, more: Numbers, sign: float
 ) -> None:
-    """Merge segments into a list, at its place or at a new one, so that `sign` * end ascends.
+    """Merge segments into a list, in place or at a new position, so that `sign` * end ascends.
 
-    What is merged is in order; equal ends stay in the order in which they came.
+    The new segments are sorted; equal ends stay in the order in which they were added.
     """
     i, j = size - 1, len(more) - 1
     while j >= 0:
@@ -109,10 +109,10 @@ def attach(
     upper: Numbers,
     used: int,
 ) -> int:
-    """Put segments into nodes: node[i] gets those of at[i]:at[i + 1].
+    """Add segments to nodes: node[i] gets those of at[i]:at[i + 1].
 
     `lower` has the segments of each node by first value ascending, `upper` by last value descending. Returns
-    how much of the lists is used: a node whose room does not do moves behind it.
+    the used length of the lists: a node without enough space moves to their end.
     """
     for i in range(len(node)):
         if at[i] == at[i + 1]:
@@ -132,7 +132,7 @@ def attach(
 
 @kernel
 def detach(nodes: CobasNodes, node: Ints, gone: Flags) -> None:
-    """Take the segments that are marked out of the lists of nodes."""
+    """Remove the marked segments from the lists of nodes."""
     for x in node:
         begin, size = nodes.link[x, START], nodes.link[x, SIZE]
         n = m = begin
@@ -169,7 +169,7 @@ def chained(head: Numbers, after: Numbers, owner: Ints) -> Numbers:
 def neighbours(
     head: Numbers, after: Numbers, owner: Numbers, end: Doubles, segment: Numbers, wanted: float
 ) -> Numbers:
-    """Return, for each segment, another of its interval whose end is the one wanted; -1 where none is."""
+    """Return, for each segment, another of its interval with the given end; -1 if there is none."""
     out = np.full(len(segment), -1, np.int32)
     for i in range(len(segment)):
         s = head[owner[segment[i]]]
@@ -182,7 +182,7 @@ def neighbours(
 
 @kernel
 def unchain(head: Numbers, after: Numbers, owner: Numbers, segment: Numbers) -> None:
-    """Take segments out of the chains of their intervals."""
+    """Remove segments from the chains of their intervals."""
     for s in segment:
         o = owner[s]
         if head[o] == s:

@@ -1,4 +1,4 @@
-"""The shape of an interval tree: which keys it needs, where they hang, and rotations (cobas2009)."""
+"""The shape of an interval tree: choice of keys, insertion of keys, and rotations (cobas2009)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @kernel
 def pierce(first: Doubles, last: Doubles, low: Doubles, high: Doubles) -> int:
-    """Part intervals, by first value ascending, into the fewest groups that have a value in common.
+    """Split intervals, sorted by first value, into the fewest groups with a common value.
 
-    Writes from where to where the values of each group go that all of it covers; returns how many groups.
+    Writes the range of values that all intervals of each group cover; returns the number of groups.
     """
     n = 0
     for i in range(len(first)):
@@ -36,7 +36,7 @@ def pierce(first: Doubles, last: Doubles, low: Doubles, high: Doubles) -> int:
 
 @kernel
 def locate(number: Doubles, link: Ints, root: int, first: Doubles, last: Doubles, node: Numbers) -> None:
-    """Write the node of the highest key that each interval covers; -1 where it covers none."""
+    """Write the node of the highest key that each interval covers; -1 if it covers none."""
     for i in range(len(first)):
         at = root
         while at >= 0:
@@ -52,7 +52,7 @@ def locate(number: Doubles, link: Ints, root: int, first: Doubles, last: Doubles
 
 @kernel
 def _height(link: Ints, node: int) -> int:
-    """Return how many levels a subtree has; none is 0."""
+    """Return the number of levels of a subtree; 0 for none."""
     return 0 if node < 0 else link[node, HEIGHT]
 
 
@@ -64,7 +64,7 @@ def _measure(link: Ints, node: int) -> None:
 
 @kernel
 def _balanced(number: Doubles, link: Ints, keys: Doubles, begin: int, end: int, node: int, top: int) -> int:
-    """Make a balanced tree of keys[begin:end] under `top`, from node number `node` on; return its root.
+    """Make a balanced tree of keys[begin:end] under `top`, with nodes numbered from `node`; return its root.
 
     The root of a part is its element (lo + hi) // 2; nodes are numbered by key.
     """
@@ -97,7 +97,7 @@ def _balanced(number: Doubles, link: Ints, keys: Doubles, begin: int, end: int, 
 
 @kernel
 def _turn(link: Ints, node: int, root: int) -> int:
-    """Rotate a node over its parent; return the root of the whole."""
+    """Rotate a node over its parent; return the root of the tree."""
     parent = link[node, PARENT]
     top = link[parent, PARENT]
     side, other = (LEFT, RIGHT) if link[parent, LEFT] == node else (RIGHT, LEFT)
@@ -118,11 +118,11 @@ def _turn(link: Ints, node: int, root: int) -> int:
 
 @kernel
 def _settle(link: Ints, root: int, node: int, stop: int, sunk: Flags) -> tuple[int, int]:
-    """Balance from a node up to below `stop`; return the root and how many rotations there were.
+    """Balance the ancestors of a node up to below `stop`; return the root and the number of rotations.
 
-    A node is out of balance where one subtree is less than half as high as the other, by two levels at
-    least: with less, a rotation gains nothing. What is below it is in balance. `sunk` marks nodes that
-    another was rotated over: their segments may cover its key.
+    A node is out of balance if one subtree is less than half as high as the other, and by at least two
+    levels: with a smaller difference, a rotation gains nothing. The subtree below the node must be in
+    balance. `sunk` marks nodes that another was rotated over: their segments may cover its key.
     """
     n = 0
     while node != stop:
@@ -149,9 +149,9 @@ def _settle(link: Ints, root: int, node: int, stop: int, sunk: Flags) -> tuple[i
 def hang(
     number: Doubles, link: Ints, root: int, n_nodes: int, keys: Doubles, balance: bool, sunk: Flags
 ) -> tuple[int, int]:
-    """Add keys, ascending and new: those that fall between the same two neighbours as one balanced subtree.
+    """Add new keys, in ascending order: keys between the same two neighbours form one balanced subtree.
 
-    Returns the root and how many rotations there were.
+    Returns the root and the number of rotations.
     """
     if root < 0:
         return _balanced(number, link, keys, 0, len(keys), n_nodes, -1), 0
@@ -185,7 +185,7 @@ def hang(
 
 @kernel
 def rebalance(link: Ints, root: int, order: Ints, sunk: Flags) -> tuple[int, int]:
-    """Balance every node, the lowest first as `order` has them; return the root and how many rotations."""
+    """Balance every node in `order`, the lowest first; return the root and the number of rotations."""
     n_rotations = 0
     for node in order:
         root, n = _settle(link, root, node, link[node, PARENT], sunk)
@@ -195,21 +195,21 @@ def rebalance(link: Ints, root: int, order: Ints, sunk: Flags) -> tuple[int, int
 
 @kernel
 def depths(link: Ints, root: int, n_nodes: int) -> Numbers:
-    """Return how far each node is from the root."""
+    """Return the distance of each node from the root."""
     depth = np.zeros(n_nodes, np.int32)
     if root < 0:
         return depth
     node = root
-    came = link[root, PARENT]
-    while node >= 0:  # around the tree along its links, as it may be a chain
+    previous = link[root, PARENT]
+    while node >= 0:  # walks along links without a stack, as the tree may be a chain
         left, right, parent = link[node, LEFT], link[node, RIGHT], link[node, PARENT]
-        if came == parent and left >= 0:
+        if previous == parent and left >= 0:
             target = left
-        elif came != right and right >= 0:
+        elif previous != right and right >= 0:
             target = right
         else:
             target = parent
         if target >= 0 and target != parent:
             depth[target] = depth[node] + 1
-        came, node = node, target
+        previous, node = node, target
     return depth

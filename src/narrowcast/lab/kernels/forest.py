@@ -1,4 +1,4 @@
-"""Many trees on a ring at once, which go from one audience to the next and from one ring to the next.
+"""Many multicast trees on a ring, updated when members or nodes of the ring change.
 
 Trees are rows of `parent`, `children` and `member`, whose columns are numbers of nodes: see `overlay`.
 """
@@ -36,7 +36,7 @@ def grafted(
     children: Numbers,
     member: Flags,
 ) -> Ints:
-    """Let members join many trees, and return for each key the hops: see `graft`."""
+    """Add members to many trees; return the hops for each key: see `graft`."""
     out = np.zeros(len(keys), np.int64)
     for k in range(len(keys)):
         if indptr[k] < indptr[k + 1]:
@@ -48,7 +48,7 @@ def grafted(
 
 @kernel
 def pruned(indptr: Ints, source: Ints, parent: Numbers, children: Numbers, member: Flags) -> Ints:
-    """Let members leave many trees, and return for each the links that go: see `prune`."""
+    """Remove members from many trees; return the number of removed links of each: see `prune`."""
     out = np.zeros(len(parent), np.int64)
     for k in range(len(parent)):
         if indptr[k] < indptr[k + 1]:
@@ -58,17 +58,17 @@ def pruned(indptr: Ints, source: Ints, parent: Numbers, children: Numbers, membe
 
 @kernel
 def _within(key: np.uint64, low: np.uint64, high: np.uint64) -> bool:
-    """Return whether a key lies between two ids, going up from the first."""
+    """Return whether a key is in the range of ids from `low` up to `high`, which may wrap around."""
     return bool(key - low <= high - low)
 
 
 @kernel
 def _nearer(ids: Ids, salt: np.uint64, bits: int, key: np.uint64, p: int, q: int, come: Ints) -> bool:
-    """Return whether one of those who came takes the place of q in p's routing table, on the way to a key."""
+    """Return whether a new node replaces q in p's routing table, as the next hop for a key."""
     draw = mix(ids[p] ^ salt)
     least = (ids[q] ^ draw) * ODD
     row = shared(ids[p], key, bits)
-    for c in come:  # noqa: SIM110  # numba has no generators here
+    for c in come:  # noqa: SIM110  # numba does not support generators here
         if shared(ids[c], key, bits) > row and (ids[c] ^ draw) * ODD <= least:
             return True
     return False
@@ -87,9 +87,9 @@ def _moved(
     low: np.uint64,
     high: np.uint64,
 ) -> bool:
-    """Return whether p may send a message for a key elsewhere than to q, as it did, now that some came.
+    """Return whether p may now have another next hop for a key than q, as some nodes (`come`) are new.
 
-    The place closest to the key is who it was, p and q are as well, and p's leaves lay from `low` to `high`.
+    The place closest to the key is unchanged, as are p and q; p's leaf set used to span `low` to `high`.
     """
     n = len(ids)
     near = _within(key, ids[(p - half) % n], ids[(p + half) % n])
@@ -97,7 +97,7 @@ def _moved(
         return True
     if near:
         return False
-    # If nobody shared one more digit with the key, all that p knows would have to be looked at.
+    # If no node shares one more digit with the key, all of p's routing table would have to be searched.
     if shared(ids[q], key, bits) <= shared(ids[p], key, bits):
         return True
     return _nearer(ids, salt, bits, key, p, q, come)
@@ -121,14 +121,16 @@ def mended(
     children: Numbers,
     member: Flags,
 ) -> Ints:
-    """Bring trees to another ring, and return the links by what becomes of them, as four numbers.
+    """Update trees after a change of the ring; return four counts of links.
 
-    They are: those of parents that stay; those of children that stay and have lost their parent; new ones;
-    and those given up between two that stay. Only nodes whose way may have changed look for it again.
+    They are: links of parents that are still on the ring; of children still on the ring whose parent is not;
+    new links; and links given up between two nodes still on the ring. Only nodes whose next hop may have
+    changed look it up again.
 
-    By number of node are `place`; `fresh`, whether it has another id than before, or is new; and `low` and
-    `high`, the ids of its first and last leaf before. `root` is the number of each tree's root before. With
-    `anew` all ways are looked for again. The last three are changed.
+    By number of node: `place` is its place on the ring; `fresh` whether its id is new; `low` and `high` are
+    the ids of its first and last leaf before the change. `root` is the node number of each tree's former
+    root. With `anew` all next hops are looked up again. `parent`, `children` and `member` are changed in
+    place.
     """
     out = np.zeros(4, np.int64)
     come = place[np.flatnonzero(fresh)]

@@ -1,6 +1,6 @@
-"""Lookups on a circle of machines, each of which knows a few others further on, and what was seen lately.
+"""Lookups on a ring of machines, each with links to some others ahead and a cache of recent targets.
 
-Machines are places 0 to n - 1; a way only ever goes on round the circle, and never past its end.
+Machines are places 0 to n - 1; a path only goes forward on the ring, and never past its target.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @kernel
 def _way(away: Numbers, at: int, left: int) -> int:
-    """Return the hops of a lookup that is at a place and has so far to go: greedy, by the longest link."""
+    """Return the hops of a greedy lookup, by the longest link each, over a distance of `left`."""
     n, hops = len(away), 0
     while left > 0:
-        step = 1  # whoever comes next is always known
+        step = 1  # the next machine is always known
         for j in range(away.shape[1] - 1, -1, -1):
             if away[at, j] <= left:
                 step = away[at, j]
@@ -41,9 +41,9 @@ def ways(away: Numbers, source: Ints, target: Ints) -> Ints:
     Parameters
     ----------
     away
-        How far on the machines are that each knows, ascending.
+        For each machine the distances to the machines it has links to, ascending.
     source, target
-        Where each lookup begins and ends.
+        First and last place of each lookup.
     """
     found = np.empty(len(source), np.int64)
     for i in range(len(source)):
@@ -53,17 +53,17 @@ def ways(away: Numbers, source: Ints, target: Ints) -> Ints:
 
 @kernel
 def recalled(away: Numbers, source: Ints, target: Ints, recent: Ints, asker: Ints) -> Ints:
-    """Return the hops of lookups, one after the other, whose askers recall where the last ones ended.
+    """Return the hops of consecutive lookups by machines that cache the targets of their last lookups.
 
     Parameters
     ----------
     away, source, target
         As for `ways`.
     recent
-        For each asker the places where its last lookups ended, the latest first; -1 where there was none. It
-        is brought up to date.
+        For each asking machine the targets of its last lookups, the latest first; -1 for unused places.
+        Updated in place.
     asker
-        The row of each lookup's source in `recent`.
+        The row in `recent` of each lookup's source.
     """
     n, room = len(away), recent.shape[1]
     found = np.empty(len(source), np.int64)
@@ -73,13 +73,13 @@ def recalled(away: Numbers, source: Ints, target: Ints, recent: Ints, asker: Int
         if left == 0:
             found[i] = 0
             continue
-        # The first hop may go to whoever is recalled, if that is further on than any link.
+        # The first hop may go to a cached machine, if that is further ahead than any link.
         step = 1
         for j in range(away.shape[1] - 1, -1, -1):
             if away[p, j] <= left:
                 step = max(step, away[p, j])
                 break
-        where = room - 1  # the oldest goes, unless the end is among those recalled
+        where = room - 1  # the oldest entry is dropped, unless the target is cached already
         for j in range(room):
             if mine[j] < 0:
                 where = j

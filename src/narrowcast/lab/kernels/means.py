@@ -1,7 +1,7 @@
-"""Points and the nearest of some centres: Lloyd's passes, and draws of starts that are far apart.
+"""Assignment of points to the nearest centres: Lloyd's passes, and initial centres that are far apart.
 
 Every distance is the sum of squared differences in the order of the coordinates, so that equal points have
-equal distances to the last bit, and ties go to the centre of the lowest number.
+equal distances to the last bit, and ties go to the centre with the lowest number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: A bound must hold with this to spare, so that rounding never hides a nearer centre.
+#: Relative margin of bounds, so that rounding never hides a nearer centre.
 _SPARE = 1e-9
 
 
@@ -49,7 +49,7 @@ def nearest(points: Doubles, columns: Doubles, label: Numbers, squared: Doubles)
 
 @kernel
 def halves(centre: Doubles, columns: Doubles) -> Doubles:
-    """Return half the distance of each centre from its nearest neighbour; infinite where there is none."""
+    """Return half the distance of each centre from its nearest neighbour; infinite if it is the only one."""
     half = np.empty(len(centre))
     found = np.empty(len(centre))
     for a in range(len(centre)):
@@ -64,15 +64,16 @@ def lloyd(
     points: Doubles, weight: Doubles, columns: Doubles, half: Doubles, moved: Doubles, label: Numbers,
     upper: Doubles, lower: Doubles, total: Doubles, mass: Doubles,
 ) -> int:  # fmt: skip
-    """Put every point to its nearest centre and sum up what each centre gets; return how many changed.
+    """Assign every point to its nearest centre, sum the points of each, and return the number of changes.
 
-    Bounds save most distances (Hamerly 2010): `upper` is no less than the distance of a point from its
-    centre, `lower` no more than that from any other, after centres moved by `moved`; within `half` of a
-    centre, half the way to its nearest neighbour, no other is nearer. `total` and `mass` are clear before.
+    Bounds save most distances (Hamerly 2010): `upper` is an upper bound of the distance of a point from its
+    centre, `lower` a lower bound of that from any other centre, before centres moved by `moved`; within
+    `half` of a centre, half the distance to its nearest neighbour, no other centre is nearer. `total` and
+    `mass` must be 0 initially.
     """
     n_centres = columns.shape[1]
     found = np.empty(n_centres)
-    first, second = 0.0, 0.0  # the longest ways that centres moved
+    first, second = 0.0, 0.0  # the two largest distances that centres moved
     longest = -1
     for c in range(n_centres):
         if moved[c] > first:
@@ -116,7 +117,7 @@ def lloyd(
 
 @kernel
 def left_by(points: Doubles, weight: Doubles, squared: Doubles, drawn: Ints) -> Doubles:
-    """Return the weighted sum of squared distances that is left with each of some points as a new centre."""
+    """Return, for each candidate as a new centre, the weighted sum of squared distances that remains."""
     left = np.zeros(len(drawn))
     for i in range(len(points)):
         row = points[i]
@@ -132,7 +133,7 @@ def left_by(points: Doubles, weight: Doubles, squared: Doubles, drawn: Ints) -> 
 
 @kernel
 def approach(points: Doubles, centre: Doubles, squared: Doubles) -> None:
-    """Lower the squared distances from the nearest centre to those from a new one where it is nearer."""
+    """Lower the squared distances from the nearest centre, given a new centre."""
     for i in range(len(points)):
         row = points[i]
         away = 0.0

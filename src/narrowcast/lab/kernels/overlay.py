@@ -1,8 +1,8 @@
-"""Prefix routing on a ring of ids, as in Pastry, and the trees that routes to one key make.
+"""Prefix routing on a ring of ids, as in Pastry, and the trees formed by the routes to a key.
 
-Nodes are places in `ids`, which ascend; arithmetic on ids is modulo 2^64. `salt` is what routing tables are
-drawn from, `bits` the size of a digit, and `half` the leaves on either side. No table is stored: an entry is
-found when it is needed.
+Nodes are places in `ids`, which ascend; arithmetic on ids is modulo 2^64. `salt` seeds the random routing
+tables, `bits` is the size of a digit, and `half` the number of leaves (ring neighbours) on either side.
+Routing tables are not stored: an entry is computed when needed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Flags = NDArray[np.bool_]
 
-#: What distances are drawn with.
+#: Odd multiplier of the hash that random distances are computed with.
 ODD = np.uint64(0xD6E8FEB86659FD93)
-#: In place of a parent: the root has none, and other nodes are not in the tree.
+#: Values of a parent for the root, and for nodes outside the tree.
 ROOT, OUTSIDE = -1, -2
 
 
 @kernel
 def _from(ids: Ids, value: np.uint64) -> int:
-    """Return the first place whose id is not below a value."""
+    """Return the first place whose id is at least a value."""
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high) >> 1
@@ -43,13 +43,13 @@ def _from(ids: Ids, value: np.uint64) -> int:
 
 @kernel
 def _apart(a: np.uint64, b: np.uint64) -> np.uint64:
-    """Return the distance of two ids, the shorter way round."""
+    """Return the distance of two ids on the ring, in the shorter direction."""
     return min(a - b, b - a)
 
 
 @kernel
 def shared(a: np.uint64, b: np.uint64, bits: int) -> int:
-    """Return how many leading digits two ids have in common."""
+    """Return the number of leading digits that two ids have in common."""
     differ = a ^ b
     digits = 0
     while digits < 64 // bits and differ >> np.uint64(64 - bits * (digits + 1)) == 0:
@@ -59,7 +59,7 @@ def shared(a: np.uint64, b: np.uint64, bits: int) -> int:
 
 @kernel
 def closest(ids: Ids, key: np.uint64) -> int:
-    """Return the place closest to a key; of two as close, the one of the lower id."""
+    """Return the place closest to a key; of two at equal distance, the one with the lower id."""
     after = _from(ids, key)
     one, two = (after - 1) % len(ids), after % len(ids)
     far, near = _apart(ids[one], key), _apart(ids[two], key)
@@ -70,14 +70,14 @@ def closest(ids: Ids, key: np.uint64) -> int:
 
 @kernel
 def _entry(ids: Ids, salt: np.uint64, width: int, p: int, low: np.uint64) -> int:
-    """Return whom p's routing table has for the ids that are `low` but for their last bits, or -1.
+    """Return p's routing table entry for the ids equal to `low` except in the last `width` bits, or -1.
 
-    It is the nearest to p, at distances drawn for each pair: so each is as likely, and a node that comes or
-    goes changes few entries of others.
+    It is the nearest of them to p, at random distances for each pair: each is equally likely, and a node that
+    joins or leaves changes few entries of other nodes.
     """
     draw = mix(ids[p] ^ salt)
     after = low + (np.uint64(1) << np.uint64(width))
-    # Beyond the last id comes 0.
+    # Ids wrap around: 0 follows the largest one.
     end = len(ids) if after == 0 else _from(ids, after)
     best, least = -1, ~np.uint64(0)
     for q in range(_from(ids, low), end):
@@ -89,29 +89,29 @@ def _entry(ids: Ids, salt: np.uint64, width: int, p: int, low: np.uint64) -> int
 
 @kernel
 def _deepest(ids: Ids, p: int, bits: int) -> int:
-    """Return the last row of p's routing table that has an entry: nobody shares more digits with p."""
+    """Return the last row of p's routing table with an entry: no other node shares more digits with p."""
     before, after = ids[(p - 1) % len(ids)], ids[(p + 1) % len(ids)]
     return max(shared(ids[p], before, bits), shared(ids[p], after, bits))
 
 
 @kernel
 def _column(own: np.uint64, width: int, bits: int, digit: int) -> np.uint64:
-    """Return the lowest id that shares an id's digits up to one, which is `digit`."""
+    """Return the lowest id with the leading digits of `own`, the next of which is replaced by `digit`."""
     digits = own >> np.uint64(width) >> np.uint64(bits) << np.uint64(bits)
     return (digits | np.uint64(digit)) << np.uint64(width)
 
 
 @kernel
 def _better(ids: Ids, q: int, away: np.uint64, best: int, least: np.uint64) -> bool:
-    """Return whether q is closer than the best so far, or as close and of a lower id."""
+    """Return whether q is closer than the best so far, or at equal distance with a lower id."""
     return bool(away < least or (away == least and best >= 0 and ids[q] < ids[best]))
 
 
 @kernel
 def _closer(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, p: int, row: int) -> int:
-    """Return whom p knows closest to a key, among those that share as many digits with it and are closer.
+    """Return the node closest to a key that p knows, among those with at least p's common digits.
 
-    The leaf at that end which looks to the key always is: it lies between p and the key.
+    There always is one: the leaf at the key's end of the leaf set lies between p and the key.
     """
     own = ids[p]
     best, least = -1, _apart(own, key)
@@ -136,10 +136,10 @@ def _closer(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, p: 
 
 @kernel
 def hop(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, root: int, p: int) -> int:
-    """Return the place that p sends a message for a key on to; -1 at the root, the place closest to the key.
+    """Return the place to which p forwards a message for a key; -1 at the root, the place closest to the key.
 
-    Each hop ends at the root, or shares more digits with the key, or as many and is closer: no route has a
-    cycle.
+    Each hop ends at the root, or at a node with more digits in common with the key, or with as many that is
+    closer: no route has a cycle.
     """
     if p == root:
         return -1
@@ -166,7 +166,7 @@ def roots(ids: Ids, keys: Ids) -> Ints:
 
 @kernel
 def routes(ids: Ids, salt: np.uint64, bits: int, half: int, source: Ints, keys: Ids) -> tuple[Ints, Ints]:
-    """Return the places on the way from each source to its key, both ends included, as compressed rows."""
+    """Return the places on the route from each source to its key, both ends included, as compressed rows."""
     indptr = np.zeros(len(source) + 1, np.int64)
     root = roots(ids, keys)
     for i in range(len(source)):
@@ -201,7 +201,7 @@ def parents(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, sou
 def _walk(
     ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, root: int, p: int, stamp: Ints, mark: int
 ) -> int:
-    """Return the links from p to the nodes that carry the mark, and put it on all that are passed."""
+    """Return the number of links from p to the first node with the mark; mark all nodes on the way."""
     n = 0
     while stamp[p] != mark:
         stamp[p] = mark
@@ -212,7 +212,7 @@ def _walk(
 
 @kernel
 def tree_links(ids: Ids, salt: np.uint64, bits: int, half: int, keys: Ids, indptr: Ints, index: Ints) -> Ints:
-    """Return for each key the links in the union of the routes from `index[indptr[k]:indptr[k + 1]]`."""
+    """Return for each key k the links in the union of the routes from `index[indptr[k]:indptr[k + 1]]`."""
     out = np.zeros(len(keys), np.int64)
     stamp = np.full(len(ids), -1, np.int64)
     for k in range(len(keys)):
@@ -225,7 +225,7 @@ def tree_links(ids: Ids, salt: np.uint64, bits: int, half: int, keys: Ids, indpt
 
 @kernel
 def grown(ids: Ids, salt: np.uint64, bits: int, half: int, keys: Ids, order: Ints, sizes: Ints) -> Ints:
-    """Return for each key the links once so many have joined, in the order of the key's row."""
+    """Return for each key k the number of links after `sizes` members of `order[k]` have joined."""
     out = np.zeros((len(keys), len(sizes)), np.int64)
     stamp = np.full(len(ids), -1, np.int64)
     for k in range(len(keys)):
@@ -253,9 +253,10 @@ def graft(
     children: Numbers,
     member: Flags,
 ) -> Ints:
-    """Let members join a tree, one after the other, and return the hops until each meets it.
+    """Add members to a tree, one after the other; return the hops until each route meets the tree.
 
-    Sources are places; the last three are by number of node, `node[p]` for place p, and are changed.
+    Sources are places; `parent`, `children` and `member` are by number of node, `node[p]` for place p, and
+    are changed in place.
     """
     out = np.zeros(len(source), np.int64)
     root = closest(ids, key)
@@ -273,7 +274,7 @@ def graft(
 
 @kernel
 def prune(source: Ints, parent: Numbers, children: Numbers, member: Flags) -> Ints:
-    """Let members leave a tree, one after the other, and return the links that go with each."""
+    """Remove members from a tree, one after the other; return the number of links removed with each."""
     out = np.zeros(len(source), np.int64)
     for i in range(len(source)):
         v = source[i]
@@ -289,7 +290,7 @@ def prune(source: Ints, parent: Numbers, children: Numbers, member: Flags) -> In
 
 @kernel
 def depths(parent: Numbers) -> Ints:
-    """Return how far each node is from the root of its tree; -1 for those outside."""
+    """Return the distance of each node from the root of its tree; -1 for nodes outside."""
     out = np.full(len(parent), -1, np.int64)
     for start in range(len(parent)):
         v, n = start, 0
@@ -311,7 +312,7 @@ def depths(parent: Numbers) -> Ints:
 
 @kernel
 def named(ids: Ids, salt: np.uint64, bits: int, asked: Flags) -> Ints:
-    """Return in how many entries of routing tables each place is; only the tables of some are asked."""
+    """Count, for each place, the entries that refer to it in the routing tables of the places `asked`."""
     out = np.zeros(len(ids), np.int64)
     for p in range(len(ids)):
         if not asked[p] or len(ids) == 1:
@@ -329,7 +330,7 @@ def named(ids: Ids, salt: np.uint64, bits: int, asked: Flags) -> Ints:
 
 @kernel
 def _names(ids: Ids, salt: np.uint64, bits: int, p: int, c: int) -> bool:
-    """Return whether p's routing table has c: nobody is nearer of those who share as many digits with c."""
+    """Return whether c is in p's routing table: no node with as many digits of c is nearer to p."""
     draw = mix(ids[p] ^ salt)
     least = (ids[c] ^ draw) * ODD
     width = np.uint64(64 - bits * (shared(ids[p], ids[c], bits) + 1))
@@ -344,7 +345,7 @@ def _names(ids: Ids, salt: np.uint64, bits: int, p: int, c: int) -> bool:
 
 @kernel
 def named_few(ids: Ids, salt: np.uint64, bits: int, asked: Flags, few: Ints) -> Ints:
-    """Return what `named` does, of a few places: most are found not to be the nearest after some steps."""
+    """Return the same as `named`, for a few places: most are ruled out after a few steps."""
     out = np.zeros(len(few), np.int64)
     for i in range(len(few)):
         for p in range(len(ids)):

@@ -1,8 +1,9 @@
-"""An R-tree that changes one box at a time, and the messages that its peers send each other meanwhile.
+"""An R-tree that changes one box at a time, and the messages between its peers.
 
-A node of level 0 is a leaf and has boxes as entries, one of a higher level has nodes of the level below. Each
-node is led by a peer: a leaf by that of its first entry, any other node by who leads its first entry. So
-whoever leads a node also leads one of its entries, down to a box of its own, and sends itself nothing.
+A node of level 0 is a leaf, whose entries are boxes; entries of a higher node are nodes of the level below.
+Each node is led by a peer: a leaf by that of its first entry, any other node by the leader of its first
+entry. The leader of a node thus also leads one of its entries on each level, down to its own box, and sends
+itself no messages.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Flags = NDArray[np.bool_]
 
-#: Kinds of messages, by their place in `told`: see `BoxTree`.
+#: Kinds of messages, by their position in `told`: see `BoxTree`.
 JOIN, LEAVE, SPLIT, MERGE, UPDATE = 0, 1, 2, 3, 4
-#: What is in `root`: the node that it is, and how many nodes are free.
+#: Positions in `root`: the number of the root node, and the number of free nodes.
 ROOT, FREE = 0, 1
 
 
 class RTreeNodes(NamedTuple):
-    """All that there is of a tree.
+    """The arrays of a tree.
 
-    `entry` has a row for each node, of which the first `size` places are in use; `level`, `above` (-1 for
-    the root), `low` and `high` are of nodes. `lo`, `hi` and `leaf` (-1 for one that is not there) are of
-    boxes. `told` counts messages, and `free` begins with the nodes that are not in use.
+    `entry` has a row for each node, of which the first `size` places are in use; `level`, `above` (-1 for the
+    root), `low` and `high` are of nodes. `lo`, `hi` and `leaf` (-1 for a box outside the tree) are of boxes.
+    `told` counts messages, and `free` begins with the unused nodes.
     """
 
     entry: Numbers
@@ -51,7 +52,7 @@ class RTreeNodes(NamedTuple):
 
 @kernel
 def head(nodes: RTreeNodes, node: int) -> int:
-    """Return the box whose peer leads a node; -1 where there is none below it."""
+    """Return the box whose peer leads a node; -1 if there is none below it."""
     while nodes.level[node] > 0 and nodes.size[node]:
         node = nodes.entry[node, 0]
     return nodes.entry[node, 0] if nodes.size[node] else -1
@@ -59,11 +60,11 @@ def head(nodes: RTreeNodes, node: int) -> int:
 
 @kernel
 def added(nodes: RTreeNodes, which: Ints, level: Ints, start: int, least: int, kind: int) -> int:
-    """Put boxes or nodes, from the one at `start` on, into nodes of a level.
+    """Insert boxes or nodes, from position `start` on, into nodes of given levels.
 
     Returns
     -------
-    The place of the first that is not in yet because nodes have run out, or how many there are.
+    The position of the first one not inserted because there are no free nodes left, or the number of all.
     """
     for i in range(start, len(which)):
         if nodes.root[FREE] < nodes.level[nodes.root[ROOT]] + 2:
@@ -74,11 +75,11 @@ def added(nodes: RTreeNodes, which: Ints, level: Ints, start: int, least: int, k
 
 @kernel
 def removed(nodes: RTreeNodes, box: int, least: int, which: Ints, level: Ints) -> int:
-    """Take a box out, and nodes that have less than the least number of entries then.
+    """Remove a box, and nodes that have too few entries after that.
 
     Returns
     -------
-    How many entries of such nodes have to be put in again: they and their levels are written to the last two
+    The number of entries of removed nodes to insert again: they and their levels are written to the last two
     arguments, lower ones first.
     """
     node = nodes.leaf[box]
@@ -86,7 +87,7 @@ def removed(nodes: RTreeNodes, box: int, least: int, which: Ints, level: Ints) -
         nodes.told[LEAVE] += 1
     else:
         at = node
-        while at >= 0 and head(nodes, at) == box:  # who leads now tells all other entries, and the node above
+        while at >= 0 and head(nodes, at) == box:  # the new leader informs all other entries, and the parent
             nodes.told[LEAVE] += nodes.size[at] - 1
             at = nodes.above[at]
         if at >= 0:
@@ -116,13 +117,13 @@ def removed(nodes: RTreeNodes, box: int, least: int, which: Ints, level: Ints) -
 
 @kernel
 def _add(nodes: RTreeNodes, which: int, level: int, least: int, kind: int) -> None:
-    """Put a box, or a node, into a node of a level."""
+    """Insert a box, or a node, into a node of a level."""
     if level == 0:
         lo, hi = nodes.lo[which], nodes.hi[which]
     else:
         lo, hi = nodes.low[which], nodes.high[which]
     node = nodes.root[ROOT]
-    messages = 2  # the root is asked, and who takes it answers
+    messages = 2  # the request to the root, and the answer
     while True:
         for k in range(len(lo)):
             nodes.low[node, k] = min(nodes.low[node, k], lo[k])
@@ -140,7 +141,7 @@ def _add(nodes: RTreeNodes, which: int, level: int, least: int, kind: int) -> No
 
 @kernel
 def _chosen(nodes: RTreeNodes, node: int, lo: Doubles, hi: Doubles) -> int:
-    """Return the entry whose volume grows least; of equals that whose margin does, and the smallest."""
+    """Return the entry whose volume grows least; of equals, whose margin grows least; then the smallest."""
     best, least, least_margin, smallest = -1, np.inf, np.inf, np.inf
     for i in range(nodes.size[node]):
         child = nodes.entry[node, i]
@@ -162,7 +163,7 @@ def _chosen(nodes: RTreeNodes, node: int, lo: Doubles, hi: Doubles) -> int:
 
 @kernel
 def _append(nodes: RTreeNodes, node: int, which: int) -> None:
-    """Make a box, or a node, the last entry of a node."""
+    """Append a box, or a node, to the entries of a node."""
     nodes.entry[node, nodes.size[node]] = which
     nodes.size[node] += 1
     if nodes.level[node] == 0:
@@ -173,7 +174,7 @@ def _append(nodes: RTreeNodes, node: int, which: int) -> None:
 
 @kernel
 def _drop(nodes: RTreeNodes, node: int, which: int) -> None:
-    """Take an entry out of a node; the others keep their order."""
+    """Remove an entry from a node; the others keep their order."""
     n = 0
     for i in range(nodes.size[node]):
         if nodes.entry[node, i] != which:
@@ -184,7 +185,7 @@ def _drop(nodes: RTreeNodes, node: int, which: int) -> None:
 
 @kernel
 def _bound(nodes: RTreeNodes, node: int) -> bool:
-    """Find the box around all entries of a node; return whether it has changed."""
+    """Compute the bounding box of a node's entries; return whether it has changed."""
     changed = False
     for k in range(nodes.low.shape[1]):
         low, high = np.inf, -np.inf
@@ -212,7 +213,7 @@ def _fresh(nodes: RTreeNodes, level: int, above: int) -> int:
 
 @kernel
 def _split(nodes: RTreeNodes, node: int, least: int) -> int:
-    """Cut a node in two, of which one keeps its place and its head; return the node above."""
+    """Split a node in two, one of which keeps its position and its head; return the parent."""
     n, d = nodes.size[node], nodes.low.shape[1]
     lo, hi = np.empty((n, d)), np.empty((n, d))
     entries = nodes.entry[node, :n].copy()
@@ -233,7 +234,7 @@ def _split(nodes: RTreeNodes, node: int, least: int) -> int:
         _append(nodes, other if goes[i] else node, entries[i])
     _bound(nodes, node)
     _bound(nodes, other)
-    # The new head is told of its entries, and tells them; the old one tells the node above of both.
+    # The old head sends the new one its entries, which the new one informs; the old one informs the parent.
     nodes.told[SPLIT] += nodes.size[other] + (head(nodes, node) != head(nodes, above))
     _append(nodes, above, other)
     _bound(nodes, above)
@@ -242,11 +243,11 @@ def _split(nodes: RTreeNodes, node: int, least: int) -> int:
 
 @kernel
 def cut(lo: Doubles, hi: Doubles, least: int) -> Flags:
-    """Return which boxes leave when they are cut in two as in an R*-tree; the first stays.
+    """Return which boxes move to a new node when a node is split as in an R*-tree; the first stays.
 
-    Boxes are sorted along each axis, by their lower and by their upper ends, and cut wherever both sides have
-    at least so many. The axis is the one with the least margins of both sides in sum, and the place that
-    where they overlap least, of equals that with the least volume.
+    Boxes are sorted along each axis, by their lower and by their upper ends, and split wherever both sides
+    have at least `least` boxes. The axis is the one with the least sum of margins of both sides, and the
+    position the one with the least overlap; of equals, with the least volume.
     """
     n, d = lo.shape
     best, best_at, least_margins = np.arange(n), n // 2, np.inf
@@ -276,14 +277,14 @@ def cut(lo: Doubles, hi: Doubles, least: int) -> Flags:
 
 @kernel
 def _sorted(ends: Doubles, others: Doubles) -> Ints:
-    """Return the order of some ends, of equals that of the others, and then as they come."""
+    """Return the order of boxes by some ends; of equals by the other ends, and then by position."""
     order = np.argsort(others, kind="mergesort")
     return order[np.argsort(ends[order], kind="mergesort")]
 
 
 @kernel
 def _sides(lo: Doubles, hi: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Return the boxes around all up to each, and around all from each on."""
+    """Return the bounding boxes of all boxes up to each one, and of all from each one on."""
     n = len(lo)
     first_lo, first_hi, last_lo, last_hi = lo.copy(), hi.copy(), lo.copy(), hi.copy()
     for i in range(1, n):

@@ -1,8 +1,8 @@
-"""Trees of boxes over codes: laying one out in memory, and walking it.
+"""Trees of boxes over codes: memory layout and search.
 
-The entries of a node, its children or its boxes, lie side by side, end by end, for each column that any of
-them bounds: first the lower ends of all entries, then the upper ones. 64 neighbours are then compared with a
-code at once, and what a narrower node leaves over is masked off, so nothing is padded but the very end.
+The entries of a node, its children or its boxes, are adjacent, end by end, for each column that any of them
+bounds: first the lower ends of all entries, then the upper ones. Blocks of 64 entries are compared with a
+code at once, and surplus bits of a smaller node are masked off, so that only the very end needs padding.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Words = NDArray[np.uint64]
 
-#: Entries that are compared at once; as many codes are read past the last entry.
+#: Number of entries that are compared at once; up to this number of codes are read past the last entry.
 LANES = 64
 
 
 class BoxTreeNodes(NamedTuple):
-    """A tree, breadth first: the children of a node follow one another.
+    """A tree in breadth-first order: the children of a node are adjacent.
 
     Node n has `size[n]` entries. Those of a leaf are `box[first[n]:]`, those of any other node are the nodes
     from `first[n]` on. It bounds the columns `column[column_at[n]:column_at[n + 1]]`, and the ends of its
@@ -51,9 +51,9 @@ class BoxTreeNodes(NamedTuple):
 
 
 def _compare(_typing: Any, lane: Any, _low: Any, _high: Any, _code: Any) -> Any:
-    """Return, as the bits of a word, where lane[low + i] < code <= lane[high + i].
+    """Return a word whose bit i is set if lane[low + i] < code <= lane[high + i].
 
-    Written out because numba compiles the same loop to something two to six times as slow.
+    Vector instructions are generated here because numba's code for the same loop is two to six times slower.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -80,7 +80,7 @@ _within = cast("Callable[[Codes, int, int, int], np.uint64]", intrinsic(_compare
 
 @kernel
 def _hits(nodes: BoxTreeNodes, node: int, start: int, codes: Codes, event: int) -> np.uint64:
-    """Return which of the 64 entries of a node from `start` on hold an event."""
+    """Return which of the 64 entries of a node from `start` on contain an event, as a bitmap."""
     size = np.int64(nodes.size[node])
     bits = ~np.uint64(0) >> np.uint64(max(0, int(start + LANES - size)))
     at = nodes.lane_at[node] + start
@@ -96,7 +96,7 @@ def _hits(nodes: BoxTreeNodes, node: int, start: int, codes: Codes, event: int) 
 def _descend(
     nodes: BoxTreeNodes, codes: Codes, event: int, queue: Numbers, leaves: Numbers
 ) -> tuple[int, int]:
-    """Write down the leaves whose boxes may hold an event; return how many, and how many nodes were seen."""
+    """Write the leaves whose boxes may contain an event; return their number, and that of visited nodes."""
     queue[0] = 0
     n_queue, n_leaves = (0, 1) if nodes.leaf[0] else (1, 0)
     leaves[0] = 0
@@ -122,7 +122,7 @@ def _descend(
 def _mark(
     nodes: BoxTreeNodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, marks: Words
 ) -> None:
-    """Set the flags of the boxes that hold an event."""
+    """Set the bits of the boxes that contain an event."""
     one = np.uint64(1)
     for i in range(n_leaves):
         leaf = leaves[i]
@@ -139,7 +139,7 @@ def _mark(
 def _list(
     nodes: BoxTreeNodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, found: Numbers, n: int
 ) -> int:
-    """Write down the boxes that hold an event, from `found[n]` on; return where the next one would go."""
+    """Write the boxes that contain an event, from `found[n]` on; return the position after the last."""
     for i in range(n_leaves):
         leaf = leaves[i]
         for start in range(0, nodes.size[leaf], LANES):
@@ -154,7 +154,7 @@ def _list(
 
 @kernel
 def find_boxes(nodes: BoxTreeNodes, codes: Codes, event: int, found: Numbers, indptr: Ints) -> int:
-    """Write down the boxes of each event from `event` on; return the first for which there was no room."""
+    """Write the boxes of each event from `event` on; return the first event for which there was no room."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
     n_words = (len(nodes.box) + 63) >> 6
     marks = np.zeros(n_words, np.uint64)
@@ -168,7 +168,7 @@ def find_boxes(nodes: BoxTreeNodes, codes: Codes, event: int, found: Numbers, in
         if n + tested + SLACK > len(found):
             order_rows(indptr[ordered : e + 1], found, len(nodes.box))
             return e
-        # Many boxes come in order out of a set; a few are sorted, some events at a time.
+        # Many boxes are ordered by a bitmap; few are sorted, several events at a time.
         if tested > n_words:
             if ordered < e:
                 order_rows(indptr[ordered : e + 1], found, len(nodes.box))
@@ -198,7 +198,7 @@ def count_boxes(nodes: BoxTreeNodes, codes: Codes, counts: Ints) -> None:
 
 @kernel
 def probe_nodes(nodes: BoxTreeNodes, codes: Codes, visited: Ints, tested: Ints) -> None:
-    """Count the nodes that each event visits, and the boxes in those of them that are leaves."""
+    """Count the nodes that each event visits, and the boxes in the leaves among them."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
     for e in range(len(codes)):
         n_leaves, visited[e] = _descend(nodes, codes, e, queue, leaves)
@@ -210,7 +210,7 @@ def probe_nodes(nodes: BoxTreeNodes, codes: Codes, visited: Ints, tested: Ints) 
 
 @kernel
 def hulls(first: Numbers, size: Numbers, leaf: NDArray[np.bool_], ends: Codes, own: Codes) -> None:
-    """Write the box around each node's entries to `own`; both hold lower ends in even columns, upper in odd.
+    """Write each node's bounding box to `own`, with lower ends in even columns and upper ends in odd ones.
 
     `ends` are the boxes in the order of the leaves.
     """
@@ -237,9 +237,10 @@ def choose_columns(
     column_at: Ints,
     column: Numbers,
 ) -> int:
-    """Write the columns that each node's entries bound, the most telling first; return how many in all.
+    """Write the columns that each node's entries bound, the most selective first; return their total number.
 
-    `table[table_at[c] + code]` is the share of events up to a code. Without room, columns are only counted.
+    `table[table_at[c] + code]` is the share of events up to a code. If `column` is empty, columns are only
+    counted.
     """
     n_columns = len(last)
     share = np.empty(n_columns)
@@ -272,7 +273,7 @@ def choose_columns(
 
 @kernel
 def fill_lanes(nodes: BoxTreeNodes, ends: Codes, own: Codes, lane: Codes) -> None:
-    """Write the ends of each node's entries where a walk reads them."""
+    """Write the ends of each node's entries in the order in which a search reads them."""
     for node in range(len(nodes.first)):
         size = nodes.size[node]
         at = nodes.lane_at[node]

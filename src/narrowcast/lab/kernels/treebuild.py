@@ -1,4 +1,4 @@
-"""Trees of boxes: how the boxes are parted, and where they lie on a Hilbert curve."""
+"""Construction of trees of boxes: splitting the boxes, and their positions on a Hilbert curve."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Sweeps that measure whole boxes, at most, for one split; with more orders the best are foretold.
+#: Most sweeps that measure whole boxes for one split; of more orders the most promising ones are swept.
 _SWEEPS = 12
 _NOTHING = 2**62
 
 
 @kernel
 def _clear(hull: Ints) -> None:
-    """Start a box that holds nothing."""
+    """Set a hull to an empty box."""
     for c in range(0, len(hull), 2):
         hull[c], hull[c + 1] = _NOTHING, -1
 
 
 @kernel
 def _grow(hull: Ints, ends: Codes, box: int) -> None:
-    """Widen a box so that it holds another."""
+    """Widen a hull so that it contains a box."""
     for c in range(0, len(hull), 2):
         hull[c] = min(hull[c], np.int64(ends[box, c]))
         hull[c + 1] = max(hull[c + 1], np.int64(ends[box, c + 1]))
@@ -38,7 +38,7 @@ def _grow(hull: Ints, ends: Codes, box: int) -> None:
 
 @kernel
 def _measure(hull: Ints, table: Doubles, table_at: Ints) -> tuple[float, float]:
-    """Return the volume and the sum of the sides of a box, by what its codes stand for."""
+    """Return the volume and the sum of the sides of a box, on the scale of `table`."""
     volume, length = 1.0, 0.0
     for c in range(len(hull) // 2):
         side = table[table_at[c] + hull[2 * c + 1]] - table[table_at[c] + hull[2 * c]]
@@ -57,9 +57,9 @@ def _sweep(
     hull: Ints,
     right: Doubles,
 ) -> tuple[float, float, int]:
-    """Return the least sum of volumes, then of sides, of the two parts, and how many boxes the first has.
+    """Return the best split along an order: its sums of volumes and of sides, and the first part's size.
 
-    The first part has `cuts` = (least, step, number of cuts) boxes of the order.
+    `cuts` = (least, step, number): the first part has least, least + step, ... boxes.
     """
     first, step, n_cuts = cuts
     _clear(hull)
@@ -93,7 +93,7 @@ def _sides(
     table: Doubles,
     right: Doubles,
 ) -> float:
-    """Return the least sum of the sides of the two parts along one column, relative to that of the whole."""
+    """Return the least sum of the sides of both parts along one column, relative to that of the whole."""
     first, step, n_cuts = cuts
     low, high = _NOTHING, -1
     i = len(order)
@@ -122,7 +122,7 @@ def _sides(
 
 @kernel
 def _longest(ends: Codes, order: Numbers, table: Doubles, table_at: Ints, hull: Ints) -> int:
-    """Return the column along which boxes together are longest, the first of equals."""
+    """Return the column along which the hull of boxes is longest, the first of equals."""
     _clear(hull)
     for i in range(len(order)):
         _grow(hull, ends, order[i])
@@ -136,10 +136,10 @@ def _longest(ends: Codes, order: Numbers, table: Doubles, table_at: Ints, hull: 
 
 @kernel
 def _cuts(n: int, fanout: int, skew: float, full: bool) -> tuple[int, int, int]:
-    """Return where n boxes may be parted: the first cut, the step and how many cuts there are.
+    """Return the possible sizes of the first of two parts of n boxes: the least, the step and their number.
 
-    Each part has at least the share `skew` of them, or one the lower half where that cannot be. With `full`
-    the first part is a multiple of the fanout, before anything else.
+    Each part has at least the share `skew` of the boxes; if that is impossible, they are halved. With `full`
+    the size of the first part is always a multiple of the fanout.
     """
     least = max(1, int(np.ceil(skew * n - 1e-9)))
     most = n - least
@@ -153,21 +153,21 @@ def _cuts(n: int, fanout: int, skew: float, full: bool) -> tuple[int, int, int]:
 
 @kernel
 def _part(order: Numbers, start: int, stop: int, chosen: int, size: int, side: Codes, spare: Numbers) -> None:
-    """Bring the first boxes of the chosen order to the front of all orders, each staying in order."""
+    """Move the first boxes of the chosen order to the front of all other orders, each staying sorted."""
     for i in range(start, stop):
         side[order[chosen, i]] = i >= start + size
     for o in range(len(order)):
         if o == chosen:
             continue
-        kept, moved = start, 0
+        front, moved = start, 0
         for i in range(start, stop):
             box = order[o, i]
-            order[o, kept] = box
+            order[o, front] = box
             spare[moved] = box
-            kept += 1 - side[box]
+            front += 1 - side[box]
             moved += side[box]
         for i in range(moved):
-            order[o, kept + i] = spare[i]
+            order[o, front + i] = spare[i]
 
 
 @kernel
@@ -181,27 +181,27 @@ def binarize(
     skew: float,
     published: bool,
 ) -> tuple[Ints, Ints, Ints]:
-    """Part boxes in two, and the parts again, until none has more than the fanout (riabov2003, section 3.1).
+    """Split boxes in two recursively until no part has more than the fanout (riabov2003, section 3.1).
 
     Parameters
     ----------
     ends
         The codes of each box: its lower and its upper end in the first column, then in the next.
     order
-        All boxes, sorted in one way or another; on return each part lies in one piece in all of them.
+        All boxes, sorted in several ways; on return each part is contiguous in all of them.
     order_column
         The column that each order sorts by.
     table, table_at
-        What a code stands for: `table[table_at[c] + code]`, never falling. Sides are differences of these.
+        Scale of codes: `table[table_at[c] + code]`, never decreasing. Sides are differences of these numbers.
     published
-        Whether to sweep along the longest side alone, from the least cut in steps of the fanout; otherwise
+        Whether to sweep along the longest side alone, from the least size in steps of the fanout; otherwise
         every order is tried, at multiples of the fanout.
 
     Returns
     -------
     start, stop, left
-        Where each part lies, parents before their parts; the first of its two parts, the second being the
-        next, or -1 for a part that is not parted.
+        The range of each part, parents before their parts; the number of its first half, the second being the
+        next one, or -1 for a part that is not split.
     """
     n_orders, n = order.shape
     room = 2 * n + 1 if published else 2 * (n // fanout) + 3
@@ -258,12 +258,12 @@ def compress(
     Returns
     -------
     part, first, size
-        For each node, breadth first: its part of the binary tree; its first child, or -1 for a leaf; how
-        many children or boxes it has.
+        For each node, in breadth-first order: its part of the binary tree; its first child, or -1 for a leaf;
+        the number of its children or boxes.
     """
     n = len(left)
     leaves = np.ones(n, np.int64)
-    whole = np.zeros(n, np.bool_)  # parts that take all leaves below them as children: penultimate
+    whole = np.zeros(n, np.bool_)  # parts whose children are all the leaves below them ("penultimate")
     for p in range(n - 1, -1, -1):
         if left[p] >= 0:
             leaves[p] = leaves[left[p]] + leaves[left[p] + 1]
@@ -315,9 +315,9 @@ def compress(
 
 @kernel
 def hilbert_keys(points: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    """Return how far along the Hilbert curve points lie, whose coordinates have so many bits.
+    """Return the positions of points along the Hilbert curve, given the number of bits of a coordinate.
 
-    Skilling's transform (Programming the Hilbert curve, 2004); `points` is used up.
+    Skilling's transform (Programming the Hilbert curve, 2004); `points` is overwritten.
     """
     n, d = points.shape
     keys = np.empty(n, np.uint64)

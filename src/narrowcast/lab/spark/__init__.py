@@ -1,1 +1,1 @@
-"""Methods and sweeps of the lab on Spark."""
+"""Spark implementations of the lab's methods and parameter sweeps."""

@@ -1,8 +1,8 @@
-"""`rassoc` and `ncut` for an interest that is too large for the driver: groups are portions of the rows.
+"""`rassoc` and `ncut` on Spark, for an interest too large for the driver: groups are portions of the rows.
 
-What each subscriber wants is one row of Spark's, and stays there; groups are by a hash, so that the same come
-together however tables are cut. `spectral_levels` gives rows coordinates, `spectral_means` finds clusters of
-these. To the driver come the landmarks of the highest group, points of a sample, centres and counts.
+The interest of each subscriber is one row in Spark and stays there; groups are by a hash, so that they do not
+depend on how tables are partitioned. `spectral_levels` gives rows coordinates, `spectral_means` clusters
+these. The driver receives the landmarks of the highest group, points of a sample, centres and counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spark.spectral_levels import LevelShape, SpectralLevels, pieces, points_in
 from narrowcast.lab.spark.spectral_means import SAMPLE, Chart, centres, labelled
-from narrowcast.lab.spectral.homes import filled, homes
+from narrowcast.lab.spectral.homes import assign_parts, assign_rows
 from narrowcast.lab.spectral.parts import ConnectedParts
 from narrowcast.lab.spectral.points import SpectralPoints, columns_of
 from narrowcast.lab.spectral.tree import sizes
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = NDArray[np.int64]
 
-#: Members of a group, about, where the planner does not say how many groups there are.
+#: Approximate size of a group if the planner does not set the number of groups.
 GROUP = 2000
-#: The most landmarks of the highest group where the planner does not say how many levels there are, and how
-#: many it may have whatever the limit.
+#: Most landmarks of the highest group if the planner does not set the number of levels, and the number
+#: allowed whatever the limit.
 ROOT, FEW = 20_000, 1_000
-#: The note where all rows would be embedded in one place.
+#: Note for plans with one level, which would embed all rows in one process.
 ONE_TABLE = (
-    "above the limit {} compares everybody with one table of landmarks (table=true); with levels=2 or more, "
-    "groups find coordinates as published"
+    "above the limit {} compares all subscribers with one table of landmarks (table=true); with levels=2 or "
+    "more, groups find coordinates as published"
 )
 
 
@@ -58,30 +58,30 @@ ONE_TABLE = (
 def spectral_clusters(
     frames: InterestFrames, planner: Spectral, *, limit: int, group: int = GROUP, sample: int = SAMPLE
 ) -> Iterator[DirectPlan]:
-    """Plan for an interest where it is; its tables are kept for the length of a block.
+    """Plan for an interest in Spark tables, which are cached for the length of a block.
 
-    With one level the planner would embed all rows in one place, which is too much here: everybody is
-    compared with one table of landmarks instead, as with `table`.
+    With one level the planner would embed all rows in one process, which is too much here: all subscribers
+    are compared with one table of landmarks instead, as with `table`.
 
     Parameters
     ----------
     frames
-        Who wants what, the rates, and everybody who is to be in a cluster.
+        Interest and rates, and all subscribers to assign to a cluster.
     planner
-        How to find coordinates and clusters.
+        Parameters of coordinates and clusters.
     limit
-        The most wanted pairs of the highest group, about.
+        Approximate largest number of wanted pairs of the highest group.
     group
-        How many members a group has, about, where the planner does not say how many groups there are.
+        Approximate size of a group (default 2,000) if the planner does not set the number of groups.
     sample
-        How many points k-means begins with, about.
+        Approximate number of points from which k-means starts.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as sf
 
     assert planner.channels is not None
     context = frames.interests.sparkSession.sparkContext
-    with plainly("gather what subscribers want"):
+    with plainly("gather the interest of subscribers"):
         flows, rate = flows_of(frames)
         shipped = context.broadcast(flows)
         rows = rows_of(frames, shipped, all_subscribers=True).persist(StorageLevel.MEMORY_AND_DISK)
@@ -104,12 +104,12 @@ def spectral_clusters(
             chart = _chart(levels, parts, planner, n_some, n_clusters)
             levels.thin()
             centre = centres(levels, chart, planner, n_clusters, n_some, sample)
-            whole, size = _homed(levels, levels.keep(labelled(levels, chart, centre)), parts, n_clusters)
+            whole, size = _with_homes(levels, levels.keep(labelled(levels, chart, centre)), parts, n_clusters)
         if n > n_some or whole is None:
             rest = _rest(rows.where(sf.size("flows") == 0), n - n_some, size)
             whole = rest if whole is None else whole.unionByName(rest)
         whole = whole.persist(StorageLevel.MEMORY_AND_DISK)
-        with plainly("count who wants what"):
+        with plainly("count the interest"):
             tally = tally_of(whole, len(flows), n_clusters)
         listens = whole.select("subscriber", sf.col("cluster").alias("channel"))
         found = DirectPlan(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
@@ -125,7 +125,7 @@ def spectral_clusters(
 
 
 def _how(planner: Spectral, levels: SpectralLevels) -> dict[str, Any]:
-    """Return the hierarchy as it was: groups and members of each level, the lowest first."""
+    """Return the sizes of the hierarchy: groups of each level, the lowest first, and landmarks."""
     shape = levels.shape
     return {
         "table": planner.table or planner.levels == 1,
@@ -137,16 +137,16 @@ def _how(planner: Spectral, levels: SpectralLevels) -> dict[str, Any]:
 
 
 def levels_for(planner: Spectral, n_rows: int, pairs: int, limit: int) -> int:
-    """Return how many levels there are: those of the planner, or so many that the driver takes the root.
+    """Return the number of levels: the planner's, or as many as the driver needs to handle the root.
 
     Parameters
     ----------
     planner
-        With one level it leaves the number open.
+        The planner; with one level it leaves the number open.
     n_rows, pairs
-        How many rows there are, and how many wanted pairs of these count.
+        Number of rows, and of their wanted pairs that count.
     limit
-        The most wanted pairs that the driver takes; about `FEW` rows in any case.
+        Most wanted pairs that the driver handles; about `FEW` rows are always allowed.
 
     Examples
     --------
@@ -155,8 +155,8 @@ def levels_for(planner: Spectral, n_rows: int, pairs: int, limit: int) -> int:
     3
     >>> levels_for(Rassoc(channels=9, levels=2), 100_000, 5_000_000, 1_000_000)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: with 2 levels and landmarks 0.3 the highest group has about 1,500,000 \
-wanted pairs and the driver takes 1,000,000; take landmarks below 0.2, more levels, or raise the limit
+    narrowcast.errors.ParameterError: landmarks=0.3: must be below 0.2 with 2 levels, or the highest group \
+has about 1,500,000 wanted pairs and the driver handles 1,000,000; use more levels or raise the limit
     """
     most = max(float(limit), FEW * pairs / max(n_rows, 1))
     share = planner.landmarks
@@ -169,37 +169,40 @@ wanted pairs and the driver takes 1,000,000; take landmarks below 0.2, more leve
     if pairs * share ** (levels - 1) > most:
         at = (most / pairs) ** (1 / (levels - 1))
         raise ParameterError(
-            f"with {levels} levels and landmarks {share} the highest group has about "
-            f"{pairs * share ** (levels - 1):,.0f} wanted pairs and the driver takes {limit:,}; take "
-            f"landmarks below {at:.2g}, more levels, or raise the limit"
+            f"landmarks={share}: must be below {at:.2g} with {levels} levels, or the highest group has about "
+            f"{pairs * share ** (levels - 1):,.0f} wanted pairs and the driver handles {limit:,}; use more "
+            "levels or raise the limit",
+            parameter="landmarks",
+            value=share,
+            limit=f"below {at:.2g}",
         )
     return levels
 
 
 def grouped(rows: DataFrame, n_groups: int, seed: int) -> DataFrame:
-    """Return `subscriber`, `flows` and `group`, by a hash of who it is and what it wants."""
+    """Return `subscriber`, `flows` and `group`, a hash of the subscriber and its interest."""
     from pyspark.sql import functions as sf
 
-    # Who want the same may be many: they are told apart by their names.
+    # Many subscribers may have the same interest: the name distributes them over groups.
     hashed = sf.xxhash64("hash", "subscriber", sf.lit(seed))
     return rows.select("subscriber", "flows", sf.pmod(hashed, sf.lit(n_groups)).cast("int").alias("group"))
 
 
 def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> ConnectedParts:
-    """Return connected parts of events and rows, without saying which row is in which.
+    """Return the connected parts of events and the sizes of parts, without the part of each row.
 
-    A worker finds those of the rows that it has, and the driver joins what has an event in common.
+    A worker finds those of its own rows, and the driver joins parts with a common event.
 
     Parameters
     ----------
     rows
-        `subscriber` and `flows`.
+        Table with `subscriber` and `flows`.
     n_flows, history
-        How many events there are, and how many of each row count, the last ones; None for all.
+        Number of events, and of the most recent events of each row that count; None for all.
     """
     kind = rows.schema["subscriber"].dataType.simpleString()
     work = partial(_parts, n_flows=n_flows, history=history)
-    with plainly("find who hangs together"):
+    with plainly("find connected parts"):
         found = rows.select("subscriber", "flows").mapInArrow(
             work, f"first {kind}, flows array<int>, n bigint"
         )
@@ -210,7 +213,7 @@ def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> ConnectedPar
 
 
 def _parts(batches: Iterator[pa.RecordBatch], n_flows: int, history: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield connected parts of some rows: the first name, all events, and how many there are."""
+    """Yield the connected parts of some rows: the first name, all events, and the number of rows."""
     for batch in batches:
         table = pa.Table.from_batches([batch]).sort_by("subscriber")
         parts = ConnectedParts.of(recent(wants_in(table, n_flows), history))
@@ -225,7 +228,7 @@ def _parts(batches: Iterator[pa.RecordBatch], n_flows: int, history: int | None)
 
 
 def _sizes(rows: DataFrame, history: int | None) -> tuple[int, int, int]:
-    """Return how many rows there are, how many of them want something, and how many pairs count."""
+    """Return the number of rows, of rows that want something, and of pairs that count."""
     from pyspark.sql import functions as sf
 
     size = sf.size("flows")
@@ -239,7 +242,7 @@ def _sizes(rows: DataFrame, history: int | None) -> tuple[int, int, int]:
 def _shape(
     planner: Spectral, parts: ConnectedParts, n_rows: int, pairs: int, limit: int, group: int
 ) -> LevelShape:
-    """Return what the hierarchy is like: as the planner has it, and by sizes where it leaves that open."""
+    """Return the shape of the hierarchy: the planner's parameters, or defaults by the number of rows."""
     space = planner.space(max(int(np.count_nonzero(parts.event >= 0)), 1))
     groups = max(min(planner.groups or round(n_rows / group), n_rows), 1)
     counts = sizes(groups, planner.landmarks, levels_for(planner, n_rows, pairs, limit))
@@ -257,7 +260,7 @@ def _shape(
 def _chart(
     levels: SpectralLevels, parts: ConnectedParts, planner: Spectral, n_rows: int, n_clusters: int
 ) -> Chart:
-    """Return what makes points of coordinates."""
+    """Return the map from coordinates to points."""
     from pyspark.sql import functions as sf
 
     longest = (
@@ -273,17 +276,17 @@ def _chart(
 
 
 def _longest(batches: Iterator[pa.RecordBatch], dimensions: int) -> Iterator[pa.RecordBatch]:
-    """Yield the largest square of a distance from 0."""
+    """Yield the largest squared distance from 0."""
     most = 0.0
     for table in pieces(batches):
         most = max(most, float((points_in(table, dimensions) ** 2).sum(axis=1).max(initial=0.0)))
     yield pa.RecordBatch.from_arrays([pa.array([most])], names=["longest"])
 
 
-def _homed(
+def _with_homes(
     levels: SpectralLevels, rows: DataFrame, parts: ConnectedParts, n_clusters: int
 ) -> tuple[DataFrame, Ints]:
-    """Return rows with those of a part that are not led to a cluster in one together, and sizes."""
+    """Return rows with a common cluster for the rows of a part that have none, and sizes of clusters."""
     from pyspark.sql import functions as sf
 
     with plainly("cluster the subscribers"):
@@ -294,14 +297,14 @@ def _homed(
     led = cluster >= 0
     size[cluster[led]] = n[led]
     lost[part_[~led]] = n[~led]
-    home, size = homes(size, lost)
+    home, size = assign_parts(size, lost)
     kind = rows.schema["subscriber"].dataType.simpleString()
     work = partial(_at_home, home=levels.ship(home))
     return rows.mapInArrow(work, f"subscriber {kind}, flows array<int>, cluster int"), size
 
 
 def _at_home(batches: Iterator[pa.RecordBatch], home: Broadcast[Ints]) -> Iterator[pa.RecordBatch]:
-    """Yield rows, whoever has no cluster in that of its part."""
+    """Yield rows; those without a cluster get that of their part."""
     for table in pieces(batches):
         cluster, part = table["cluster"].to_numpy(), table["part"].to_numpy()
         found = pa.array(np.where(cluster < 0, home.value[part], cluster), pa.int32())
@@ -309,20 +312,20 @@ def _at_home(batches: Iterator[pa.RecordBatch], home: Broadcast[Ints]) -> Iterat
 
 
 def _rest(rows: DataFrame, n: int, size: Ints) -> DataFrame:
-    """Return those who want nothing yet with clusters for them, such that sizes come out even."""
+    """Return rows that want nothing yet, with clusters assigned such that sizes become even."""
     from pyspark.sql import functions as sf
 
     n_portions = max(1, -(-n // PORTION))
     portion = sf.pmod(sf.xxhash64("subscriber"), sf.lit(n_portions)).cast("int").alias("portion")
     rows = rows.select("subscriber", "flows", portion)
-    with plainly("count who wants nothing yet"):
+    with plainly("count subscribers without interest"):
         counts = rows.groupBy("portion").count().toArrow()
     count = np.zeros(n_portions, np.int64)
     count[counts["portion"].to_numpy()] = counts["count"].to_numpy()
     before = np.cumsum(count) - count
-    ends = np.cumsum(np.bincount(filled(size, n), minlength=len(size)))
+    ends = np.cumsum(np.bincount(assign_rows(size, n), minlength=len(size)))
 
-    def spread(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
+    def spread(table: pa.Table) -> pa.Table:  # Spark inspects the signature, which a partial lacks
         table = table.sort_by("subscriber")
         turn = before[table["portion"][0].as_py()] + np.arange(table.num_rows)
         cluster = pa.array(np.searchsorted(ends, turn, side="right"), pa.int32())
@@ -334,7 +337,7 @@ def _rest(rows: DataFrame, n: int, size: Ints) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class LargeRassoc:
-    """`rassoc` as one of `LARGE_PLANNERS`."""
+    """The Spark implementation of `rassoc`, one of `LARGE_PLANNERS`."""
 
     planner: Spectral
     name: ClassVar[str] = "rassoc"
@@ -344,7 +347,7 @@ class LargeRassoc:
     )  # fmt: skip
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Return a plan in which groups of subscribers found coordinates on Spark."""
+        """Compute a plan on Spark, with coordinates found by groups of subscribers."""
         planner = self.planner
         note = ONE_TABLE.format(self.name) if planner.levels == 1 and not planner.table else ""
         with spectral_clusters(frames, planner, limit=limit) as found:
@@ -354,7 +357,7 @@ class LargeRassoc:
 
 @dataclass(frozen=True, slots=True)
 class LargeNcut(LargeRassoc):
-    """`ncut` as one of `LARGE_PLANNERS`."""
+    """The Spark implementation of `ncut`, one of `LARGE_PLANNERS`."""
 
     name: ClassVar[str] = "ncut"
     parameters: ClassVar[tuple[str, ...]] = (*LargeRassoc.parameters, "sigma", "kernel", "form")

@@ -1,12 +1,12 @@
-"""Levels of groups on Spark: who is in which, what their landmarks are, and where everybody is.
+"""Levels of groups on Spark: members of each group, its landmarks, and coordinates of all rows.
 
-What groups do is that of `planning.spectral`: here each does it in a task of its own. From the lowest level
-up, a group marks its landmarks, and these are the rows of the next level, up to the root, which comes to the
-driver. Then, from the root down, a group hears of the one above it, embeds its members and projects them; or
-all hear of the root's landmarks alone, and everybody is compared with these.
+The work of a group is that of `lab.spectral`; here each group is a task. From the lowest level up, a group
+marks its landmarks, which are the rows of the next level, up to the root, which is sent to the driver. Then,
+from the root down, a group receives data of the one above it, embeds its members and projects them; or all
+groups receive the root's landmarks alone, and all rows are compared with these.
 
-In a group rows are in one order, that of their names or of the landmarks that they are, so that nothing hangs
-on how tables are cut.
+The rows of a group are ordered by name or by landmark number, so that results do not depend on how tables
+are partitioned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.lab.spectral.groups import admitted, main
+from narrowcast.lab.spectral.groups import admitting_groups, main
 from narrowcast.lab.spectral.space import Above
 from narrowcast.lab.spectral.tree import first_below, landmarks_of
 from narrowcast.model.relation import recent
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
     Bools: TypeAlias = NDArray[np.bool_]
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Rows that a worker looks at in one go, where these need not be of one group.
+#: Rows that a worker processes at a time, where they may be of different groups.
 PIECE = 1 << 12
-#: Behind the number of a group below, that of a landmark in it.
+#: Bits of a landmark's number in `place`, below those of the number of its group.
 _BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class LevelShape:
-    """What workers have to know of a hierarchy.
+    """Parameters of a hierarchy that workers need.
 
     Parameters
     ----------
     space
-        What gives coordinates.
+        The embedding method.
     n_flows, history
-        How many events there are, and how many of each row count, the last ones; None for all.
+        Number of events, and of the most recent events of each row that count; None for all.
     landmarks, least
-        The share of a group's members that are its landmarks, and how many these are in any case.
+        Share of a group's members that are its landmarks, and the least number of landmarks.
     seed
-        Of draws.
+        Seed of random choices.
     counts
-        How many groups each level has, the lowest first.
+        Number of groups of each level, the lowest first.
     """
 
     space: EmbeddingSpace
@@ -80,62 +80,62 @@ class LevelShape:
 
 
 class SpectralLevels:
-    """Rows in groups, and above them their landmarks.
+    """Rows in groups, and above them groups of their landmarks.
 
     Parameters
     ----------
     rows
-        `subscriber`, `flows`, some for everybody, and `group`, that of the lowest level that each asks first.
+        Table with `subscriber`, `flows` (not empty), and `group`, the group of the lowest level tried first.
     shape
-        What the hierarchy is like.
+        Parameters of the hierarchy.
     parts
-        Which events are of which connected part.
+        The connected part of each event.
     """
 
     def __init__(self, rows: DataFrame, shape: LevelShape, parts: ConnectedParts) -> None:
         kind = rows.schema["subscriber"].dataType.simpleString()
         self._base = f"subscriber {kind}, flows array<int>, part int, group int, place bigint"
         self._context = rows.sparkSession.sparkContext
-        self._kept: list[DataFrame] = []
+        self._cached: list[DataFrame] = []
         self._shipped: list[Broadcast[Any]] = []
         self.shape = shape
         self._rows, self._parts = rows, parts
         self._marked: list[DataFrame] = []
-        #: Of each level but the root's, where its rows are: their `points`.
+        #: Coordinates of rows, in the column `points`, for each level but the root's.
         self.placed: list[DataFrame] = []
-        #: The members of the root, with their `points` once all have them.
+        #: Members of the root, with their `points` once these are computed.
         self.root: pa.Table
         self.dimensions = 0
 
-    def _gathered(self) -> DataFrame:
-        """Return rows in groups that hang together but for who is loose: see `groups.gathered`."""
+    def _connected(self) -> DataFrame:
+        """Return rows in connected groups, except for loose rows: see `groups.connected_groups`."""
         shape, known = self.shape, self.ship(self._parts)
 
-        def flagged(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
+        def flagged(table: pa.Table) -> pa.Table:  # Spark inspects the signature, which a partial lacks
             return _flagged(table, shape, known.value)
 
         kind = f"{self._base}, loose boolean"
         found = self.keep(self._rows.groupBy("group").applyInArrow(flagged, kind))
-        with plainly("find groups that hang together"):
+        with plainly("find connected groups"):
             inside = found.where("not loose").select("flows", "group")
-            told = inside.mapInArrow(partial(_reached, shape=shape), "group int, reach binary").toArrow()
+            reached = inside.mapInArrow(partial(_reached, shape=shape), "group int, reach binary").toArrow()
         reach = np.zeros((shape.counts[0], shape.n_flows), np.bool_)
-        for number, bits in zip(told["group"].to_pylist(), told["reach"].to_pylist(), strict=True):
+        for number, bits in zip(reached["group"].to_pylist(), reached["reach"].to_pylist(), strict=True):
             reach[number] |= _unpacked(bits, shape.n_flows)
-        return found.mapInArrow(partial(_asked, shape=shape, reach=self.ship(reach)), kind)
+        return found.mapInArrow(partial(_admitted, shape=shape, reach=self.ship(reach)), kind)
 
     def climb(self) -> None:
         """Mark the landmarks of all groups, level by level, and bring the root to the driver."""
         from pyspark.sql import functions as sf
 
-        shape, rows = self.shape, self._gathered()
-        drawn = list(self._kept)
+        shape, rows = self.shape, self._connected()
+        drawn = list(self._cached)
         for level, (count, above) in enumerate(pairwise(shape.counts)):
             kind = f"{self._base}, loose boolean, mark int"
             found = self.keep(rows.groupBy("group").applyInArrow(_marker(shape, level), kind))
             self._marked.append(found)
             group, flows = sf.col("group"), sf.col("flows")
-            if shape.history is not None:  # what it is compared by goes up, and no more
+            if shape.history is not None:  # only the part of the history that is compared is sent up
                 start = sf.greatest(sf.size(flows) - shape.history + 1, sf.lit(1))
                 flows = sf.slice(flows, start, shape.history)
             rows = found.where("mark >= 0").select(
@@ -148,13 +148,13 @@ class SpectralLevels:
             )
         with plainly("bring the highest landmarks to the driver"):
             self.root = _ordered(rows.toArrow())
-        self._let_go(drawn)
+        self._release(drawn)
 
     def project(self) -> None:
-        """Give everybody coordinates by its group, projected onto the group above."""
+        """Compute coordinates of all rows by group, projected onto the group above."""
         frame = self.shape.space.frame(self.shape.histories(self.root))
-        self._embedded(frame)
-        shape, dimensions, told = self.shape, self.dimensions, self.ship(self.root)
+        self._place_root(frame)
+        shape, dimensions, root = self.shape, self.dimensions, self.ship(self.root)
         kind = f"{self._base}, points array<double>"
         above: DataFrame | None = None
         for level in reversed(range(len(shape.counts) - 1)):
@@ -162,7 +162,7 @@ class SpectralLevels:
             if above is None:
 
                 def alone(table: pa.Table) -> pa.Table:
-                    return _projected(table, told.value, shape, dimensions)
+                    return _projected(table, root.value, shape, dimensions)
 
                 found = members.applyInArrow(alone, kind)
             else:
@@ -170,75 +170,75 @@ class SpectralLevels:
                 def both(table: pa.Table, above: pa.Table) -> pa.Table:
                     return _projected(table, above, shape, dimensions)
 
-                hearing = _for_below(above, shape, level).groupBy("below")
-                found = members.cogroup(hearing).applyInArrow(both, kind)
+                senders = _for_below(above, shape, level).groupBy("below")
+                found = members.cogroup(senders).applyInArrow(both, kind)
             above = self.keep(found)
             self.placed.insert(0, above)
 
     def compare(self) -> None:
-        """Give everybody coordinates by comparison with the members of the root."""
+        """Compute coordinates of all rows by comparison with the members of the root."""
         frame = self.shape.space.frame(self.shape.histories(self.root))
-        self._embedded(frame)
+        self._place_root(frame)
         names = self.root["subscriber"].combine_chunks()
         work = partial(_compared, shape=self.shape, table=self.ship((frame, names)))
         kind = f"{self._base}, points array<double>"
         self.placed = [self.keep(each.mapInArrow(work, kind)) for each in self._marked]
 
-    def _embedded(self, frame: SpaceFrame) -> None:
-        """Put down where members of the root are."""
+    def _place_root(self, frame: SpaceFrame) -> None:
+        """Store the coordinates of the members of the root."""
         self.dimensions = frame.own.shape[1]
         self.root = _with_points(self.root, frame.own)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Keep a table until all is closed."""
+        """Cache a table until `close`."""
         from pyspark import StorageLevel
 
-        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        self._cached.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
     def ship(self, value: Any) -> Broadcast[Any]:
-        """Send something to all workers, until all is closed: rows that are lost are made again from it."""
+        """Send a value to all workers; it stays until `close`, as lost rows are recomputed from it."""
         self._shipped.append(self._context.broadcast(value))
         return self._shipped[-1]
 
     def thin(self) -> None:
-        """Let go of what is of no more use once everybody has coordinates."""
-        self._let_go(self._marked)
+        """Release the tables that are not needed once all rows have coordinates."""
+        self._release(self._marked)
 
     def close(self) -> None:
-        """Let go of what was kept."""
-        self._let_go(self._kept)
+        """Release all cached tables and values."""
+        self._release(self._cached)
         for each in self._shipped:
             each.destroy()
 
-    def _let_go(self, frames: list[DataFrame]) -> None:
-        """Let go of some tables: what is still asked for is made again."""
+    def _release(self, frames: list[DataFrame]) -> None:
+        """Release tables; rows that are needed again are recomputed."""
         for frame in frames:
             frame.unpersist()
 
 
 def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of batches, a few at a time."""
+    """Yield the rows of batches, at most `PIECE` at a time."""
     for batch in batches:
         for low in range(0, batch.num_rows, PIECE):
             yield pa.Table.from_batches([batch.slice(low, PIECE)])
 
 
 def points_in(table: pa.Table, dimensions: int) -> Doubles:
-    """Return the column `points` as rows of numbers."""
+    """Return the column `points` as a matrix."""
     flat = table["points"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float64).reshape(table.num_rows, dimensions)
 
 
 def _with_points(table: pa.Table, points: Doubles) -> pa.Table:
-    """Return rows with where they are, and without what only groups need."""
+    """Return rows with their coordinates, without the columns that only groups need."""
     start = pa.array(np.arange(len(points) + 1) * points.shape[1], pa.int32())
     lists = pa.ListArray.from_arrays(start, pa.array(points.ravel(), pa.float64()))
     return table.select(["subscriber", "flows", "part", "group", "place"]).append_column("points", lists)
 
 
 def _flagged(table: pa.Table, shape: LevelShape, parts: ConnectedParts) -> pa.Table:
-    """Return a drawn group, its rows in order, with who is outside its main part as loose."""
+    """Return an initial group, its rows in order; rows outside its main part are flagged as loose."""
     table = table.sort_by("subscriber")
     rows = shape.histories(table)
     columns = {"subscriber": table["subscriber"], "flows": flows_in(table)}
@@ -248,7 +248,7 @@ def _flagged(table: pa.Table, shape: LevelShape, parts: ConnectedParts) -> pa.Ta
 
 
 def _reached(batches: Iterator[pa.RecordBatch], shape: LevelShape) -> Iterator[pa.RecordBatch]:
-    """Yield for each group, as bits, which events some members matched."""
+    """Yield for each group, as a bitmap, the events that its rows matched."""
     reach: dict[int, Bools] = {}
     for table in pieces(batches):
         rows, group = shape.histories(table), table["group"].to_numpy()
@@ -260,21 +260,21 @@ def _reached(batches: Iterator[pa.RecordBatch], shape: LevelShape) -> Iterator[p
 
 
 def _unpacked(bits: bytes, count: int) -> Bools:
-    """Return which bits are set."""
+    """Return the bits that are set."""
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=count).astype(np.bool_)
 
 
-def _asked(
+def _admitted(
     batches: Iterator[pa.RecordBatch], shape: LevelShape, reach: Broadcast[Bools]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the group that has them in the end; loose is who shares an event with none."""
+    """Yield rows with their final group; loose rows are those that share no event with any group."""
     for table in pieces(batches):
         group = table["group"].to_numpy().copy()
         loose = table["loose"].to_numpy().copy()
         asking = np.flatnonzero(loose)
         if len(asking):
             rows = shape.histories(table.take(asking))
-            to = admitted(rows, (group[asking] + 1) % shape.counts[0], reach.value)
+            to = admitting_groups(rows, (group[asking] + 1) % shape.counts[0], reach.value)
             group[asking[to >= 0]] = to[to >= 0]
             loose[asking] = to < 0
         columns = {"group": pa.array(group, pa.int32()), "loose": pa.array(loose)}
@@ -284,12 +284,12 @@ def _asked(
 
 
 def _ordered(table: pa.Table) -> pa.Table:
-    """Return the rows of a group in the order that they have there."""
+    """Return the rows of a group in their order there."""
     return table.sort_by([("place", "ascending"), ("subscriber", "ascending")])
 
 
 def _marker(shape: LevelShape, level: int) -> Callable[[pa.Table], pa.Table]:
-    """Return what marks the landmarks of a group; Spark looks at the signature, which a partial has not."""
+    """Return a function that marks the landmarks of a group; Spark inspects its signature."""
 
     def marked(table: pa.Table) -> pa.Table:
         return _marked(table, shape, level)
@@ -298,13 +298,13 @@ def _marker(shape: LevelShape, level: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def _marked(table: pa.Table, shape: LevelShape, level: int) -> pa.Table:
-    """Return a group, its landmarks marked by their numbers and the others by -1."""
+    """Return a group with the column `mark`: the numbers of landmarks, -1 for other rows."""
     table = _ordered(table)
     number, n = table["group"][0].as_py(), table.num_rows
     head = -1
     if level:
         below = table["place"][0].as_py() >> _BITS
-        # Whoever coordinates the first group below coordinates this one.
+        # The coordinator of the first group below coordinates this one as well.
         head = 0 if below == first_below(number, shape.counts[level], shape.counts[level - 1]) else -1
     loose = table["loose"].to_numpy()
     key = shape.seed, level, number
@@ -315,7 +315,7 @@ def _marked(table: pa.Table, shape: LevelShape, level: int) -> pa.Table:
 
 
 def _for_below(above: DataFrame, shape: LevelShape, level: int) -> DataFrame:
-    """Return the rows of a level for each group `below` that hears of them: its own landmarks, or all."""
+    """Return the rows of a level for each group `below` that receives them: its own landmarks, or all."""
     from pyspark.sql import functions as sf
 
     if not shape.space.whole:
@@ -326,7 +326,7 @@ def _for_below(above: DataFrame, shape: LevelShape, level: int) -> DataFrame:
 
 
 def _projected(table: pa.Table, above: pa.Table, shape: LevelShape, dimensions: int) -> pa.Table:
-    """Return a group with where its members are for all, given members of the group above."""
+    """Return a group with the common coordinates of its members, given members of the group above."""
     table, above = _ordered(table), _ordered(above)
     own = above["place"].to_numpy() >> _BITS == table["group"][0].as_py()
     if not shape.space.whole:
@@ -334,16 +334,16 @@ def _projected(table: pa.Table, above: pa.Table, shape: LevelShape, dimensions: 
     rows, mark = shape.histories(table), table["mark"].to_numpy()
     landmarks = np.flatnonzero(mark >= 0)
     landmarks = landmarks[np.argsort(mark[landmarks])]
-    told = Above(shape.histories(above), points_in(above, dimensions), np.flatnonzero(own))
+    received = Above(shape.histories(above), points_in(above, dimensions), np.flatnonzero(own))
     local = shape.space.local(rows, landmarks)
-    projection = shape.space.projection(local, rows, landmarks, told)
+    projection = shape.space.projection(local, rows, landmarks, received)
     return _with_points(table, projection(local.coordinates))
 
 
 def _compared(
     batches: Iterator[pa.RecordBatch], shape: LevelShape, table: Broadcast[tuple[SpaceFrame, Labels]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with where they are by comparison with the root's, who are where these are."""
+    """Yield rows with coordinates by comparison with the root's members, which have theirs already."""
     frame, names = table.value
     for piece in pieces(batches):
         points = frame.place(shape.histories(piece))

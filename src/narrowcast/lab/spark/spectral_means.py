@@ -1,4 +1,4 @@
-"""K-means on Spark: centres from a sample, from all rows or from groups, and everybody at the nearest."""
+"""K-means on Spark: centres from a sample, all rows or groups, and the nearest centre of each row."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from narrowcast.lab.spark.spectral_levels import pieces, points_in
 from narrowcast.lab.spectral.kmeans import centres_of, kmeans, nearest, sums_at
-from narrowcast.lab.spectral.merging import group_means, merged
-from narrowcast.lab.spectral.points import known
+from narrowcast.lab.spectral.merging import group_means, merge_centres
+from narrowcast.lab.spectral.points import rows_with_cluster
 from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     Bools: TypeAlias = NDArray[np.bool_]
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Rows that centres are found from on the driver; with more, these go on from there on Spark.
+#: Most rows from which the driver finds centres; with more rows, Spark continues from a sample's centres.
 SAMPLE = 1 << 16
-#: The most passes over all rows, and the share of the spread that one has to save for another one.
+#: Most passes over all rows, and the least relative decrease of the spread for another pass.
 PASSES, LEAST = 20, 1e-3
-#: Parts of all hashes, of which some are a sample.
+#: Number of buckets of hashes, some of which are the sample.
 _PARTS = 1 << 20
-#: Sums of whole numbers stay below this, so that it does not matter in which order they are made.
+#: Upper bound of sums of integers, which keeps them exact in any order.
 _MOST = 2.0**62
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What makes points of rows that have coordinates.
+    """A map from rows with coordinates to points for k-means.
 
     Parameters
     ----------
     points
-        What does so.
+        The map of coordinates.
     parts
         Connected parts, with their sizes.
     dimensions
-        How many coordinates there are.
+        Number of coordinates.
     """
 
     points: SpectralPoints
@@ -62,10 +62,10 @@ class Chart:
     dimensions: int
 
     def of(self, table: pa.Table) -> tuple[Doubles, Bools]:
-        """Return the points of rows, and which of them say where somebody belongs."""
+        """Return the points of rows, and which of them determine a cluster."""
         part = table["part"].to_numpy()
         found = self.points(points_in(table, self.dimensions), part)
-        return found, known(found, part, self.parts)
+        return found, rows_with_cluster(found, part, self.parts)
 
 
 def centres(
@@ -76,22 +76,22 @@ def centres(
     n_rows: int,
     sample: int = SAMPLE,
 ) -> Doubles:
-    """Return where clusters are, as the planner's `clustering` has it; none where nobody is to be led.
+    """Return the centres of clusters by the planner's `clustering`; none if no row has usable coordinates.
 
     Parameters
     ----------
     levels
         Rows with coordinates.
     chart
-        What makes points of them.
+        Map from coordinates to points.
     planner
-        How to find clusters.
+        Parameters of the clustering.
     n_clusters
-        How many, at most.
+        Most clusters.
     n_rows
-        How many rows there are.
+        Number of rows.
     sample
-        The most points that come to the driver.
+        Most points that are sent to the driver.
     """
     rng = np.random.default_rng(planner.seed)
     shipped = levels.ship(chart)
@@ -100,7 +100,7 @@ def centres(
         points = _sampled(levels.placed[0], shipped, share, planner.seed)
         found = kmeans(points, n_clusters, rng=rng, restarts=planner.restarts).centre
         return settled(levels, chart, found, n_rows) if share < 1 else found
-    if not _anybody(levels.placed[0], shipped):
+    if not _any_known(levels.placed[0], shipped):
         return np.zeros((0, 0))
     root, _ = chart.of(levels.root)
     if planner.clustering == "sampled":
@@ -112,22 +112,22 @@ def centres(
 
     parents = [[number * above // count for number in range(count)] for count, above in pairwise(counts)]
     selection = planner.clustering == "hierarchical"
-    found, _ = merged(
+    found, _ = merge_centres(
         work, root, parents, n_clusters, rng=rng, restarts=planner.restarts, selection=selection
     )
     return found
 
 
 def labelled(levels: SpectralLevels, chart: Chart, centre: Doubles) -> DataFrame:
-    """Return `subscriber`, `flows`, `part` and `cluster`, the nearest, or -1 for who is not led to any."""
+    """Return `subscriber`, `flows`, `part` and `cluster`: the nearest, or -1 without usable coordinates."""
     rows = levels.placed[0].select("subscriber", "flows", "part", "points")
     kind = rows.schema["subscriber"].dataType.simpleString()
-    work = partial(_labelled, told=levels.ship((chart, centre)))
+    work = partial(_labelled, sent=levels.ship((chart, centre)))
     return rows.mapInArrow(work, f"subscriber {kind}, flows array<int>, part int, cluster int")
 
 
 def _sampled(rows: DataFrame, chart: Broadcast[Chart], share: float, seed: int) -> Doubles:
-    """Return the points of some rows that are led, by a hash of their names and in the order of these."""
+    """Return the points of a sample of rows, chosen by a hash of their names and sorted by name."""
     from pyspark.sql import functions as sf
 
     if share < 1:
@@ -142,15 +142,15 @@ def _sampled(rows: DataFrame, chart: Broadcast[Chart], share: float, seed: int) 
     return chart.value.of(table)[0]
 
 
-def _anybody(rows: DataFrame, chart: Broadcast[Chart]) -> bool:
-    """Return whether some row is led to a cluster by its coordinates."""
+def _any_known(rows: DataFrame, chart: Broadcast[Chart]) -> bool:
+    """Return whether any row's coordinates determine a cluster."""
     some = rows.select("part", "points").mapInArrow(partial(_known, chart=chart), "part int")
     with plainly("look for coordinates"):
         return bool(some.take(1))
 
 
 def _known(batches: Iterator[pa.RecordBatch], chart: Broadcast[Chart]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are led; without their points where there is no name either."""
+    """Yield the rows whose coordinates determine a cluster; only their part if there is no name column."""
     for table in pieces(batches):
         some = table.filter(pa.array(chart.value.of(table)[1]))
         yield from (some if "subscriber" in some.column_names else some.select(["part"])).to_batches()
@@ -159,21 +159,21 @@ def _known(batches: Iterator[pa.RecordBatch], chart: Broadcast[Chart]) -> Iterat
 def settled(
     levels: SpectralLevels, chart: Chart, centre: Doubles, n_rows: int, *, least: float = LEAST
 ) -> Doubles:
-    """Return centres after passes over all rows, each of which moves them to the means of who is nearest.
+    """Return centres after passes over all rows, each of which moves centres to the means of their points.
 
-    Sums are of whole numbers, so that the same centres come out however rows are cut. One that nobody is
-    nearest to stays where it is.
+    Sums are of integers, so that centres do not depend on how rows are partitioned. A centre without points
+    does not move.
 
     Parameters
     ----------
     levels, chart
-        Rows with coordinates, and what makes points of them.
+        Rows with coordinates, and the map to points.
     centre
-        Where centres begin.
+        Initial centres.
     n_rows
-        How many rows there are.
+        Number of rows.
     least
-        The share of the spread that a pass has to save for another one.
+        Least relative decrease of the spread for another pass.
     """
     from pyspark.sql import functions as sf
 
@@ -184,11 +184,11 @@ def settled(
     before = math.inf
     shape = len(centre), centre.shape[1] + 2
     for _ in range(PASSES):
-        told = levels.ship((chart, centre, scale))
+        sent = levels.ship((chart, centre, scale))
         found = (
             levels.placed[0]
             .select("part", "points")
-            .mapInArrow(partial(_summed, told=told), "cluster int, axis int, total bigint")
+            .mapInArrow(partial(_summed, sent=sent), "cluster int, axis int, total bigint")
         )
         with plainly("find clusters"):
             table = found.groupBy("cluster", "axis").agg(sf.sum("total").alias("total")).toArrow()
@@ -202,10 +202,10 @@ def settled(
 
 
 def _summed(
-    batches: Iterator[pa.RecordBatch], told: Broadcast[tuple[Chart, Doubles, float]]
+    batches: Iterator[pa.RecordBatch], sent: Broadcast[tuple[Chart, Doubles, float]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield sums of the points at each centre by axis, their number and their spread, as whole numbers."""
-    chart, centre, scale = told.value
+    """Yield sums of the points at each centre by axis, their number and their spread, as integers."""
+    chart, centre, scale = sent.value
     total = np.zeros((len(centre), centre.shape[1] + 2), np.int64)
     for table in pieces(batches):
         points, led = chart.of(table)
@@ -223,14 +223,14 @@ def _by_groups(
     n_clusters: int,
     restarts: int,
 ) -> list[tuple[Doubles, Doubles]]:
-    """Have the groups of a level find centres among their points; return them, and how many are at each."""
-    told = levels.ship(starts)
+    """Run k-means in each group of a level; return the centres, and the number of points at each."""
+    sent = levels.ship(starts)
 
-    def found(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
+    def found(table: pa.Table) -> pa.Table:  # Spark inspects the signature, which a partial lacks
         table = table.sort_by([("place", "ascending"), ("subscriber", "ascending")])
         number = table["group"][0].as_py()
         points, _ = chart.value.of(table)
-        centre, count = group_means(points, told.value[number], n_clusters, restarts)
+        centre, count = group_means(points, sent.value[number], n_clusters, restarts)
         columns = {"group": pa.array([number], pa.int32()), "centre": [centre.ravel()], "count": [count]}
         return pa.table(columns)
 
@@ -247,10 +247,10 @@ def _by_groups(
 
 
 def _labelled(
-    batches: Iterator[pa.RecordBatch], told: Broadcast[tuple[Chart, Doubles]]
+    batches: Iterator[pa.RecordBatch], sent: Broadcast[tuple[Chart, Doubles]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the nearest centre."""
-    chart, centre = told.value
+    """Yield rows with the number of the nearest centre."""
+    chart, centre = sent.value
     for table in pieces(batches):
         points, led = chart.of(table)
         label = np.full(table.num_rows, -1, np.int32)

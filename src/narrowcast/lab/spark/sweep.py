@@ -1,4 +1,4 @@
-"""Sweeps as tasks of Spark's: the points that `Sweep.run` tries one by one, many at a time."""
+"""Parameter sweeps as Spark tasks, with the same result as `Sweep.run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from narrowcast.lab.sweep import FinishedTrials, KeptTrials, SweepPoint, swept, words_of
+from narrowcast.lab.sweep import SavedPoints, SetupCache, SweepPoint, describe_point, swept
 from narrowcast.spark.spark_errors import plainly
 
 if TYPE_CHECKING:
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
 
     from narrowcast.lab.sweep import Record, Sweep, Swept, Tell
 
-#: What a task returns: the number of a point, and the point with what came of it.
+#: Columns that a task returns: the number of a point, and the point with its result.
 _FOUND = "number bigint, point binary"
-#: Tasks for each core, so that one that takes long does not leave the other cores idle.
+#: Tasks per core, so that a long task does not leave other cores idle.
 _SHARE = 2
-#: Setups that a worker keeps: that of the points it is at, and one more for points that come out of order.
+#: Setups that a worker caches: that of the current points, and one more for points out of order.
 _SETUPS = 2
 
 
 def run_sweep(
     spark: SparkSession, sweep: Sweep, *, done: str | Path | None = None, tell: Tell | None = None
 ) -> Swept:
-    """Try every point of a sweep in Spark's workers, and return what `Sweep.run` would.
+    """Run every trial of a sweep in Spark's workers, and return the same as `Sweep.run`.
 
-    Points that share a setup go together in a task, unless there are fewer such tasks than cores to do them.
-    Each task is a job by itself, so that its rows come here, and are kept, as soon as it ends. A task uses
-    one core. Functions and fixed values are sent to the workers once.
+    Points that share a setup are one task, unless there would be fewer tasks than cores. Each task is a job
+    of its own, so that its rows are returned, and saved, as soon as it ends. A task uses one core. Functions
+    and fixed values are sent to the workers once.
 
     Parameters
     ----------
     spark
-        Where it runs.
+        The session to run in.
     sweep
-        What is tried.
+        The sweep.
     done
-        A folder on the driver in which points are kept as they are finished, as for `Sweep.run`: a sweep
-        that was begun in either place can be gone on with in the other.
+        A folder on the driver in which finished points are saved, as for `Sweep.run`: a sweep that was
+        interrupted in one place can be continued in the other.
     tell
-        Told after each point which it was, how many are done and how many there are.
+        Called after each point with its coordinates in words, the number of points done and of all points.
 
     Raises
     ------
     JobError
-        When a trial raises what is no error of Narrowcast's, or Spark fails.
+        If a trial raises another exception than a `NarrowcastError`, or Spark fails.
     ParameterError
-        When every point fails.
+        If every point fails.
 
     Examples
     --------
@@ -71,25 +71,25 @@ def run_sweep(
     {'seed': 1, 'x': 3, 'y': 10}
     """
     points = sweep.points()
-    kept = None if done is None else KeptTrials(done, sweep)
+    saved = None if done is None else SavedPoints(done, sweep)
     found: dict[int, SweepPoint] = {}
-    if kept is not None:
-        found = {i: point for i, at in enumerate(points) if (point := kept.get(at)) is not None}
+    if saved is not None:
+        found = {i: point for i, at in enumerate(points) if (point := saved.get(at)) is not None}
     missing = [i for i in range(len(points)) if i not in found]
-    with closing(_tried(spark, sweep, missing)) as tried:
-        for number, point in tried:
+    with closing(_finished_points(spark, sweep, missing)) as results:
+        for number, point in results:
             found[number] = point
-            if kept is not None:
-                kept.put(point)
+            if saved is not None:
+                saved.put(point)
             if tell is not None:
-                tell(words_of(point.at), len(found), len(points))
+                tell(describe_point(point.at), len(found), len(points))
     return swept([found[i] for i in range(len(points))])
 
 
-def _tried(
+def _finished_points(
     spark: SparkSession, sweep: Sweep, numbers: list[int]
 ) -> Generator[tuple[int, SweepPoint], None, None]:
-    """Yield points as they come out."""
+    """Yield the number and the result of each point as its task ends."""
     if not numbers:
         return
     from pyspark import cloudpickle
@@ -97,13 +97,13 @@ def _tried(
     context = spark.sparkContext
     waiting = pieces(sweep, numbers, _SHARE * context.defaultParallelism)
     tag = f"narrowcast-sweep-{uuid.uuid4().hex}"
-    # As bytes: Spark's own way of sending objects finds functions by their module only.
+    # As bytes, since Spark's own pickling finds functions by their module only.
     shipped = context.broadcast((tag, cloudpickle.dumps(sweep)))  # type: ignore[no-untyped-call]
     running: set[Future[pa.Table]] = set()
     with ThreadPoolExecutor(len(waiting), "narrowcast-sweep") as pool:
         try:
             while waiting or running:
-                # Asked for each time: a cluster may grow with what waits.
+                # Read each time, as a cluster may grow with the number of waiting tasks.
                 while waiting and len(running) < _SHARE * context.defaultParallelism:
                     running.add(pool.submit(_job, spark, tag, waiting.pop(0), shipped))
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
@@ -113,24 +113,24 @@ def _tried(
                     for number, point in zip(numbers, found, strict=True):
                         yield number, msgspec.msgpack.decode(point, type=SweepPoint)
         finally:
-            with suppress(Exception):  # when Spark itself has gone, nothing is left to end
-                while running:  # again and again: a job may be about to start
+            with suppress(Exception):  # if Spark itself has ended, so have its jobs
+                while running:  # repeatedly, as a job may be about to start
                     context.cancelJobsWithTag(tag)
                     running = wait(running, timeout=0.2).not_done
                 shipped.destroy()
 
 
 def pieces(sweep: Sweep, numbers: list[int], least: int) -> list[list[int]]:
-    """Return points as tasks: those that share a setup together, and these in parts where tasks are few.
+    """Return points as tasks: points that share a setup are together, but split if there are too few tasks.
 
     Parameters
     ----------
     sweep
-        Whose points.
+        The sweep of the points.
     numbers
-        Which of them, ascending.
+        Numbers of points, ascending.
     least
-        How many tasks there should be.
+        Intended least number of tasks.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def pieces(sweep: Sweep, numbers: list[int], least: int) -> list[list[int]]:
     points = sweep.points()
     together: dict[Any, list[int]] = {}
     for number in numbers:
-        together.setdefault(sweep.shared(points[number]), []).append(number)
+        together.setdefault(sweep.setup_key(points[number]), []).append(number)
     parts = -(-least // len(together))
     found = []
     for some in together.values():
@@ -154,7 +154,7 @@ def pieces(sweep: Sweep, numbers: list[int], least: int) -> list[list[int]]:
 
 
 def _job(spark: SparkSession, tag: str, numbers: list[int], shipped: Broadcast[Any]) -> pa.Table:
-    """Try some points as one task, and return what came of them; runs in a thread of the driver."""
+    """Run some points as one task and return their results; runs in a thread of the driver."""
     spark.sparkContext.addJobTag(tag)
     one = spark.range(0, len(numbers), 1, 1)
     return one.mapInArrow(partial(_work, numbers=numbers, shipped=shipped), _FOUND).toArrow()
@@ -163,25 +163,25 @@ def _job(spark: SparkSession, tag: str, numbers: list[int], shipped: Broadcast[A
 def _work(
     batches: Iterator[pa.RecordBatch], numbers: list[int], shipped: Broadcast[Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Try the points of a task: what runs in a worker."""
+    """Run the points of a task, in a worker."""
     sweep, points, made = _loaded(*shipped.value)
     for batch in batches:
         for place in batch.column(0).to_pylist():
             number = numbers[place]
-            point = msgspec.msgpack.encode(sweep.tried(points[number], made))
+            point = msgspec.msgpack.encode(sweep.run_point(points[number], made))
             yield pa.RecordBatch.from_pydict({"number": [number], "point": [point]})
 
 
-#: The sweep that this worker is at, by the run's name: what was set up serves the tasks that come next.
-_at_work: dict[str, tuple[Sweep, list[Record], FinishedTrials]] = {}
+#: The current sweep of this worker, by the run's name; its setups are reused by the following tasks.
+_current: dict[str, tuple[Sweep, list[Record], SetupCache]] = {}
 
 
-def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], FinishedTrials]:
-    """Return a sweep as it was sent, with its points and what has been set up for them."""
-    if tag not in _at_work:
+def _loaded(tag: str, pickled: bytes) -> tuple[Sweep, list[Record], SetupCache]:
+    """Return a sweep with its points and the setups made so far, unpickled once per worker."""
+    if tag not in _current:
         from pyspark import cloudpickle
 
-        _at_work.clear()
+        _current.clear()
         sweep: Sweep = cloudpickle.loads(pickled)
-        _at_work[tag] = sweep, sweep.points(), FinishedTrials(_SETUPS)
-    return _at_work[tag]
+        _current[tag] = sweep, sweep.points(), SetupCache(_SETUPS)
+    return _current[tag]

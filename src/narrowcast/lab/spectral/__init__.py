@@ -1,11 +1,11 @@
-"""Clusters of subscribers by the events that they match (tariq2012).
+"""Planners that cluster subscribers by the events that they match (tariq2012).
 
-`similarity` and `cosine` say how alike histories are, `rassoc` and `ncut` give coordinates by that, and
-`kmeans` makes clusters of them. In a hierarchy `tree` says who is in which group (`groups`, `parts`), `space`
-has what each group does by itself and with what it is told (`projection`), `hierarchy` lets all groups do so,
-`merging` finds clusters by groups and `traffic` counts what is sent. `points` has what
-k-means takes, `homes` clusters for whom coordinates lead to none. `deviation` says whether new clusters
-are worth installing, `quality` how good coordinates and clusters are, and `planner` makes plans.
+`similarity` and `cosine` compute similarities of histories, `rassoc` and `ncut` turn these into coordinates,
+and `kmeans` clusters the coordinates. In a hierarchy, `tree` assigns rows to groups (`groups`, `parts`),
+`space` has the work of each group on its own and with data it receives (`projection`), `hierarchy` runs it
+for all groups, `merging` clusters by groups, and `traffic` counts messages. `points` has the points for
+k-means, and `homes` assigns rows without usable coordinates. `deviation` tests whether new clusters are worth
+installing, `fidelity` and `quality` measure coordinates and clusters, and `planner` makes plans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Similarity of histories by cosine, in the space of events: for as many rows as there are."""
+"""Cosine similarity of histories, without storing a matrix of similarities."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ __all__ = ["Cosine"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cosine:
-    """Similarities of rows and columns that are kept as their histories, each of length 1.
+    """Cosine similarities of rows and columns, stored as unit vectors in the space of events.
 
-    The similarity of two histories is the product of their vectors, a / sqrt(x y) for a shared events of x
-    and y. So the matrix of all similarities is that of histories times itself, and products with it take as
-    long as there are matched events.
+    A history is the set of events that a subscriber matched. The similarity of two histories is the product
+    of their vectors, a / sqrt(x y) for a shared events of x and y. The matrix of all similarities is thus the
+    product of the matrix of histories with itself, and a multiplication by it takes time proportional to the
+    number of matched events.
 
     Parameters
     ----------
     rows, columns
-        Vectors of length 1, or 0 for an empty history, over the same events.
+        Unit vectors, or zeros for an empty history, over the same events.
 
     Examples
     --------
@@ -46,18 +47,18 @@ class Cosine:
 
     @classmethod
     def of(cls, rows: Relation, columns: Relation | None = None) -> Self:
-        """Return similarities of histories with others, or of each with each."""
+        """Return the similarities of histories with others, or of each with each."""
         one = _unit(rows)
         return cls(one, one if columns is None else _unit(columns))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns it has."""
+        """Number of rows and of columns."""
         return self.rows.shape[0], self.columns.shape[0]
 
     @property
     def T(self) -> Cosine:  # noqa: N802
-        """The same with rows and columns swapped."""
+        """The transpose."""
         return Cosine(self.columns, self.rows)
 
     def __matmul__(self, vectors: Doubles) -> Doubles:
@@ -68,21 +69,21 @@ class Cosine:
         return np.asarray(self.rows.multiply(self.columns).sum(axis=1), np.float64).ravel()
 
     def components(self) -> Ints:
-        """Return the number of the connected part that each row is in: those of rows and events together."""
+        """Return the number of each row's connected component, in the graph of rows and events."""
         n, events = self.rows.shape
-        # Rows point at events, in a graph of both.
+        # A graph of rows and events, with an edge from a row to each of its events.
         start = np.append(self.rows.indptr, np.full(events, self.rows.nnz, self.rows.indptr.dtype))
         both = csr_array((self.rows.data, self.rows.indices + n, start), shape=(n + events, n + events))
         label = connected_components(both, directed=False)[1][:n]
         return np.unique(label, return_inverse=True)[1].astype(np.int64)
 
     def toarray(self) -> Doubles:
-        """Return it as an array; for few rows only."""
+        """Return the matrix as an array; for few rows only."""
         return np.asarray((self.rows @ self.columns.T).toarray(), np.float64)
 
 
 def _unit(histories: Relation) -> Sparse:
-    """Return histories as vectors of length 1."""
+    """Return histories as unit vectors."""
     size = np.diff(histories.indptr)
     data = np.repeat(1.0 / np.sqrt(np.maximum(size, 1)), size)
     return csr_array((data, histories.indices, histories.indptr), shape=histories.shape)

@@ -1,4 +1,4 @@
-"""The largest eigenvalues of symmetric matrices that need not be stored."""
+"""Largest eigenvalues of symmetric matrices that need not be stored."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 __all__ = ["DENSE", "largest", "signed"]
 
-#: Up to so many rows a matrix is made an array and decomposed as a whole.
+#: Up to this number of rows a matrix is stored and decomposed completely.
 DENSE = 400
-#: Up to so many, where products with vectors do not get there; with more, what they got is taken.
+#: The same if Lanczos iterations do not converge; with more rows their partial result is used.
 _WHOLE = 5000
-#: How close eigenvalues are to the true ones, as a share of them.
+#: Relative precision of eigenvalues.
 _CLOSE = 1e-11
 
 
 def largest(apply: Callable[[Doubles], Doubles], n_rows: int, k: int) -> tuple[Doubles, Doubles]:
-    """Return the largest eigenvalues of a symmetric matrix, in falling order, and their vectors, as columns.
+    """Return the largest eigenvalues of a symmetric matrix, descending, and their vectors as columns.
 
-    The same matrix gives the same vectors: they start from the same one, and their signs are fixed.
+    The result is deterministic: the start vector and the signs of eigenvectors are fixed.
 
     Parameters
     ----------
     apply
-        What returns the matrix times some columns.
+        Function that multiplies the matrix by columns.
     n_rows
-        How many rows it has.
+        Number of rows of the matrix.
     k
-        How many to find; fewer where there are fewer rows, and none of a matrix of many rows that is 0.
+        Number of eigenvalues; fewer if there are fewer rows, and none for a large zero matrix.
     """
     k = min(k, n_rows)
     if k == 0:
@@ -48,7 +48,7 @@ def largest(apply: Callable[[Doubles], Doubles], n_rows: int, k: int) -> tuple[D
             return np.zeros(0), np.zeros((n_rows, 0))
         operator = LinearOperator((n_rows, n_rows), matvec=apply, matmat=apply, dtype=np.float64)
         try:
-            # Wider than usual, because vectors are cheap next to products with the matrix.
+            # A larger basis than usual, because vectors are cheap compared to products with the matrix.
             value, vector = eigsh(operator, k, which="LA", v0=start, ncv=2 * k + 20, tol=_CLOSE, rng=rng)
         except ArpackNoConvergence as stopped:
             if n_rows > _WHOLE:
@@ -62,18 +62,18 @@ def largest(apply: Callable[[Doubles], Doubles], n_rows: int, k: int) -> tuple[D
 
 
 def _whole(apply: Callable[[Doubles], Doubles], n_rows: int, k: int) -> tuple[Doubles, Doubles]:
-    """Return the same from the matrix as an array."""
+    """Return the same as `largest`, from the stored matrix."""
     whole = apply(np.eye(n_rows))
-    # All of them: LAPACK's way to find only some fails now and then where many values are equal.
+    # All eigenvalues: LAPACK's search for some of them may fail if many are equal.
     value, vector = np.linalg.eigh((whole + whole.T) / 2)
     return value[: -k - 1 : -1], signed(vector[:, : -k - 1 : -1])
 
 
 def signed(vectors: Doubles) -> Doubles:
-    """Return columns with the sign by which the largest number of each, the first of equals, is positive."""
+    """Return columns with signs such that the largest number of each (the first of equals) is positive."""
     if not vectors.size:
         return vectors
     size = np.abs(vectors)
-    # Equal but for rounding must count as equal, or the sign would hang on the last digit.
+    # Numbers that differ by rounding count as equal, or the sign would depend on the last digit.
     place = (size >= size.max(axis=0) * (1 - 1e-8)).argmax(axis=0)
     return np.asarray(vectors * np.where(vectors[place, np.arange(vectors.shape[1])] < 0, -1.0, 1.0))

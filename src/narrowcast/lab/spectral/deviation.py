@@ -1,4 +1,4 @@
-"""Whether new clusters differ from those in use enough to be installed (tariq2012, section 5)."""
+"""The test whether new clusters differ enough from current ones to be installed (tariq2012, section 5)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["Deviation", "deviation"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deviation:
-    """How far centres have moved.
+    """The distance that cluster centres have moved.
 
     Parameters
     ----------
     share
-        The mean distance between old centres and the new ones that they are matched with, by the distance of
-        old centres from their mean (root of mean squares).
+        Mean distance between old centres and the new ones that they are matched with, divided by the root
+        mean square distance of old centres from their mean.
     match
-        For each new centre the number of its old one, -1 for one that has none.
+        For each new centre the number of its old one, -1 if it has none.
     """
 
     share: float
@@ -43,18 +43,18 @@ class Deviation:
 
 
 def deviation(old: Doubles, new: Doubles, old_landmarks: Doubles, new_landmarks: Doubles) -> Deviation:
-    """Return how far centres have moved, with the new coordinates turned to fit the old ones.
+    """Return the distance that centres have moved, with the new coordinates rotated to fit the old ones.
 
-    A new embedding has a basis of its own: its axes may be swapped, turned or mirrored. So the coordinates of
-    landmarks that both have are brought together first, by the best rotation and reflection, and each old
-    centre is matched with one new centre, such that distances are least in sum.
+    A new embedding has a basis of its own: its axes may be swapped, rotated or mirrored. The coordinates of
+    common landmarks are therefore aligned first, by the best rotation or reflection, and old centres are
+    matched one to one with new ones such that the sum of distances is least.
 
     Parameters
     ----------
     old, new
-        Centres; where their dimensions differ, those of fewer have zeros for the others.
+        Centres, a row each; missing dimensions count as zeros.
     old_landmarks, new_landmarks
-        Coordinates of the same rows in both.
+        Coordinates of the same rows in both embeddings.
 
     Examples
     --------
@@ -66,7 +66,11 @@ def deviation(old: Doubles, new: Doubles, old_landmarks: Doubles, new_landmarks:
     """
     if len(old_landmarks) != len(new_landmarks):
         raise ParameterError(
-            f"there are {len(old_landmarks)} landmarks before and {len(new_landmarks)} now; give the same"
+            f"new_landmarks has {len(new_landmarks)} rows: must be {len(old_landmarks)}, the same as in "
+            "old_landmarks",
+            parameter="new_landmarks",
+            value=len(new_landmarks),
+            limit=f"{len(old_landmarks)} rows",
         )
     width = max(old.shape[1], new.shape[1])
     one, other, fixed, free = (_wide(each, width) for each in (old, new, old_landmarks, new_landmarks))
@@ -84,5 +88,5 @@ def deviation(old: Doubles, new: Doubles, old_landmarks: Doubles, new_landmarks:
 
 
 def _wide(points: Doubles, width: int) -> Doubles:
-    """Return points with zeros for dimensions that they lack."""
+    """Return points with zeros for missing dimensions."""
     return np.pad(points, ((0, 0), (0, width - points.shape[1])))

@@ -1,4 +1,4 @@
-"""How true an embedding is: whether distances stay, and who is near whom (tariq2012, section 6.1)."""
+"""Quality of an embedding: how well distances and neighbours are preserved (tariq2012, section 6.1)."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Neighbourhood", "Stress", "apart", "between", "neighbourhood", "stress"]
 
-#: The distances of some items, from the first number up to the second, from all.
+#: Function of a start and a stop that returns the distances of items start to stop - 1 from all items.
 Distances: TypeAlias = "Callable[[int, int], Doubles]"
 
-#: The most numbers in a block.
+#: Most numbers in a block.
 _BLOCK = 1 << 22
-#: Points of more coordinates than this are multiplied, which is faster and good to this share of a square.
+#: Distances of points with more coordinates than this come from products; relative error of their squares.
 _WIDE, _ROUNDING = 64, 1e-13
-#: What the stress as printed divides by at least: items may coincide.
+#: Least divisor of the stress as printed, since items may coincide.
 _LEAST = 1e-6
 
 
 class Stress(NamedTuple):
-    """How far distances are from what they were; 0 is best.
+    """Change of distances by an embedding; 0 is best.
 
     Parameters
     ----------
     plain
-        The sum of squared differences by that of the squared original distances.
+        The sum of squared differences, divided by that of the squared original distances.
     scaled
-        The same once the embedding is stretched or shrunk as well as can be.
+        The same after the embedding is scaled by the best factor.
     printed
-        As tariq2012 prints it, section 6.1: the sum over all ordered pairs of the squared difference relative
-        to the embedded distance, which is taken as 1e-6 at least.
+        As printed in tariq2012, section 6.1: the sum over all ordered pairs of the squared difference
+        relative to the embedded distance, which is at least 1e-6.
     """
 
     plain: float
@@ -55,13 +55,13 @@ class Stress(NamedTuple):
 
 
 def stress(original: ArrayLike | Distances, embedded: ArrayLike | Distances) -> Stress:
-    """Return how well an embedding keeps distances.
+    """Return how well an embedding preserves distances.
 
     Parameters
     ----------
     original, embedded
-        Points, a row each, with the distances between them; or what `between` and `apart` return. With
-        profiles, the rows of a similarity matrix, as original points this is the stress of tariq2012.
+        Points, a row each; or distances, as returned by `between` and `apart`. The stress of tariq2012 has
+        profiles, the rows of a similarity matrix, as original points.
 
     Examples
     --------
@@ -85,14 +85,14 @@ def stress(original: ArrayLike | Distances, embedded: ArrayLike | Distances) -> 
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """How well neighbours stay neighbours (Venna and Kaski 2006); 1 is best.
+    """How well an embedding preserves neighbours (Venna and Kaski 2006); 1 is best.
 
     Parameters
     ----------
     trustworthiness
-        Less by how far away, in the original, embedded neighbours are that were none.
+        1 less a penalty for embedded neighbours that are no original ones, by their original rank.
     continuity
-        Less by how far away, in the embedding, original neighbours are that are none any more.
+        1 less a penalty for original neighbours that are no embedded ones, by their embedded rank.
     """
 
     trustworthiness: float
@@ -108,17 +108,17 @@ class Neighbourhood:
 def neighbourhood(
     original: ArrayLike | Distances, embedded: ArrayLike | Distances, kappa: int = 50
 ) -> Neighbourhood:
-    """Return how well an embedding keeps neighbours.
+    """Return how well an embedding preserves neighbours.
 
-    With n items, 2 / (n kappa (2n - 3 kappa - 1)) times the sum of what ranks go beyond kappa is what is
-    missing from 1. Of items that are equally far the one of the lower number is nearer.
+    With n items, the penalty is 2 / (n kappa (2n - 3 kappa - 1)) times the sum of the amounts by which ranks
+    exceed kappa. Of items at equal distance the one with the lower number is nearer.
 
     Parameters
     ----------
     original, embedded
         As for `stress`.
     kappa
-        How many neighbours an item has; fewer than half the items.
+        Number of neighbours of an item (default 50); less than half the number of items.
 
     Examples
     --------
@@ -133,20 +133,21 @@ def neighbourhood(
         n_items = far.shape[1]
         if 2 * kappa >= n_items:
             raise ParameterError(
-                f"kappa is {kappa} with {n_items} items; give fewer neighbours than half of them"
+                parameter="kappa", value=kappa, limit=f"less than half the number of items, {n_items}"
             )
         here, there = _ranks(far, start), _ranks(near, start)
-        # ranks beyond kappa, of those within kappa on the other side; oneself is of rank 0
+        # excess over kappa of the ranks of items that are within kappa on the other side; an item has rank 0
+        # itself
         beyond_first += int(np.maximum(here - kappa, 0)[there <= kappa].sum())
         beyond_second += int(np.maximum(there - kappa, 0)[here <= kappa].sum())
     if n_items == 0:
-        raise ParameterError(f"kappa is {kappa} with 0 items; give more than {2 * kappa}")
+        raise ParameterError(parameter="kappa", value=kappa, limit="less than half the number of items, 0")
     scale = 2 / (n_items * kappa * (2 * n_items - 3 * kappa - 1))
     return Neighbourhood(1 - scale * beyond_first, 1 - scale * beyond_second)
 
 
 def _ranks(distance: Doubles, start: int) -> Ints:
-    """Return the rank of every item from each of some: 0 for itself, then by distance and number."""
+    """Return the rank of every item from each row's item: 0 for itself, then by distance and number."""
     n_rows, n_items = distance.shape
     distance = distance.copy()
     distance[np.arange(n_rows), start + np.arange(n_rows)] = -np.inf
@@ -156,7 +157,7 @@ def _ranks(distance: Doubles, start: int) -> Ints:
 
 
 def between(points: ArrayLike) -> Distances:
-    """Return the distances between points, in blocks.
+    """Return the distances between points as a function of blocks.
 
     Examples
     --------
@@ -171,7 +172,7 @@ def between(points: ArrayLike) -> Distances:
     def some(start: int, stop: int) -> Doubles:
         both = square[start:stop, None] + square
         away = both - 2 * (rows[start:stop] @ rows.T)
-        away[away <= _ROUNDING * both] = 0.0  # equal points, but for rounding
+        away[away <= _ROUNDING * both] = 0.0  # equal points up to rounding
         found: Doubles = np.sqrt(away)
         return found
 
@@ -179,12 +180,12 @@ def between(points: ArrayLike) -> Distances:
 
 
 def apart(similarity: Any) -> Distances:
-    """Return 1 less the similarity as distances, in blocks.
+    """Return 1 minus the similarity as distances, as a function of blocks.
 
     Parameters
     ----------
     similarity
-        A square matrix, dense or sparse; what a sparse one does not name is 0.
+        A square matrix, dense or sparse; missing entries of a sparse one are 0.
 
     Examples
     --------
@@ -194,7 +195,12 @@ def apart(similarity: Any) -> Distances:
     sparse = bool(issparse(similarity))
     rows: Any = similarity.tocsr() if sparse else np.asarray(similarity, np.float64)
     if rows.ndim != 2 or rows.shape[0] != rows.shape[1]:
-        raise ParameterError(f"similarities have shape {rows.shape}; give a square matrix")
+        raise ParameterError(
+            f"similarity has shape {rows.shape}: must be a square matrix",
+            parameter="similarity",
+            value=rows.shape,
+            limit="a square matrix",
+        )
 
     def some(start: int, stop: int) -> Doubles:
         part = rows[start:stop]
@@ -204,19 +210,22 @@ def apart(similarity: Any) -> Distances:
 
 
 def _distances(items: ArrayLike | Distances) -> Distances:
-    """Return distances as they are given, or those between points."""
+    """Return the distances that are given, or those between points."""
     return items if callable(items) else between(items)
 
 
 def _blocks(original: Distances, embedded: Distances) -> Iterator[tuple[int, Doubles, Doubles]]:
-    """Yield both distances of some items from all, with the number of the first, until there are no more."""
+    """Yield, block by block, the number of the first item and both distances of its items from all."""
     start, size = 0, 1
     while True:
         first, second = original(start, start + size), embedded(start, start + size)
         if first.shape != second.shape:
             raise ParameterError(
-                f"original distances have shape {first.shape} from item {start} on, embedded ones "
-                f"{second.shape}; give both for the same items"
+                f"embedded distances have shape {second.shape} from item {start} on: must be {first.shape}, "
+                "as the original ones",
+                parameter="embedded",
+                value=second.shape,
+                limit=f"of shape {first.shape}",
             )
         if len(first) == 0:
             return

@@ -1,4 +1,4 @@
-"""Groups of rows that hang together by the events that their members share (tariq2012, section 4.1)."""
+"""Groups of rows, each connected by events that its members share (tariq2012, section 4.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["RowGroups", "admitted", "even", "gathered", "held", "main"]
+__all__ = ["RowGroups", "admitting_groups", "connected_groups", "even_groups", "main", "random_groups"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +28,12 @@ class RowGroups:
     Parameters
     ----------
     group
-        For each row the number of its group.
+        The group number of each row.
     reach
-        Groups x events: whether somebody of the group's main part matched it.
+        Groups x events: whether any member of the group's main part matched the event. The main part is the
+        largest connected one.
     loose
-        For each row whether it is outside the main part of its group, and shares no event with that of any.
+        For each row whether it is outside the main part of its group and shares no event with any main part.
     """
 
     group: Ints
@@ -44,13 +45,13 @@ class RowGroups:
         return np.flatnonzero(self.group == number)
 
 
-def even(n_rows: int, n_groups: int, rng: np.random.Generator) -> Ints:
-    """Return a group for each row, drawn, all of the same size or one more."""
+def even_groups(n_rows: int, n_groups: int, rng: np.random.Generator) -> Ints:
+    """Return a random group for each row; sizes of groups differ by at most 1."""
     return rng.permutation(np.arange(n_rows) % max(n_groups, 1))
 
 
 def main(rows: Relation) -> Bools:
-    """Return which rows of a group are in its largest connected part, of equals the one of the first row.
+    """Return which rows of a group are in its largest connected part; of equal ones, that of the first row.
 
     Examples
     --------
@@ -61,21 +62,21 @@ def main(rows: Relation) -> Bools:
     return np.asarray(ConnectedParts.of(rows).row == 0)
 
 
-def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
-    """Return the group that admits each row: the next, from a first one on, with which it shares an event.
+def admitting_groups(rows: Relation, first: Ints, reach: Bools) -> Ints:
+    """Return the group that admits each row: the first one that shares an event, in cyclic order.
 
     Parameters
     ----------
     rows
         Histories.
     first
-        The group that each row asks first.
+        The first group that is tried for each row.
     reach
         Groups x events: what the main part of each group matched.
 
     Returns
     -------
-    The number of the group, -1 where no group shares an event.
+    The number of the group, -1 if no group shares an event.
     """
     n_groups = len(reach)
     shares = (rows.astype(np.int32) @ csr_array(reach.T.astype(np.int32))).toarray() > 0
@@ -85,35 +86,35 @@ def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
     return np.where(asked.any(axis=1), found, -1)
 
 
-def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
-    """Return drawn groups, of which each hangs together.
+def random_groups(rows: Relation, n_groups: int, rng: np.random.Generator) -> RowGroups:
+    """Return random groups, changed such that each is connected.
 
-    The groups are drawn even. Who is outside the largest connected part of its group asks the next groups,
-    one after the other, and goes to the first whose main part it shares an event with. Who shares none with
-    any stays where it was drawn, and is loose.
+    Rows are first assigned to groups of even size at random. A row outside the largest connected part of its
+    group moves to the next group, in cyclic order, whose main part it shares an event with. A row that shares
+    none with any stays, and is loose.
 
     Parameters
     ----------
     rows
         Histories.
     n_groups
-        How many groups; fewer where there are fewer rows.
+        Number of groups; fewer if there are fewer rows.
     rng
-        Where draws come from.
+        Generator of random choices.
 
     Examples
     --------
     >>> from narrowcast.model.relation import relation
-    >>> found = held(relation([[1, 1, 0]] * 5 + [[0, 0, 1]]), 2, np.random.default_rng(0))
+    >>> found = random_groups(relation([[1, 1, 0]] * 5 + [[0, 0, 1]]), 2, np.random.default_rng(0))
     >>> np.bincount(found.group).tolist(), found.loose.tolist()
     ([3, 3], [False, False, False, False, False, True])
     """
     n_groups = max(min(n_groups, rows.shape[0]), 1)
-    return gathered(rows, even(rows.shape[0], n_groups, rng), n_groups)
+    return connected_groups(rows, even_groups(rows.shape[0], n_groups, rng), n_groups)
 
 
-def gathered(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
-    """Return groups that hang together, given the group that each row asks first: see `held`."""
+def connected_groups(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
+    """Return connected groups, given the initial group of each row: see `random_groups`."""
     group = first.copy()
     reach = np.zeros((n_groups, rows.shape[1]), np.bool_)
     outside = np.zeros(rows.shape[0], np.bool_)
@@ -123,11 +124,11 @@ def gathered(rows: Relation, first: Ints, n_groups: int) -> RowGroups:
         outside[members[~inside]] = True
         reach[number, rows[members[inside]].indices] = True
     asking = np.flatnonzero(outside)
-    to = admitted(rows[asking], (group[asking] + 1) % n_groups, reach)
+    to = admitting_groups(rows[asking], (group[asking] + 1) % n_groups, reach)
     group[asking[to >= 0]] = to[to >= 0]
     loose = np.zeros(rows.shape[0], np.bool_)
     loose[asking[to < 0]] = True
     for number in range(n_groups):
-        came = asking[to == number]
-        reach[number, rows[came].indices] = True
+        joined = asking[to == number]
+        reach[number, rows[joined].indices] = True
     return RowGroups(group, reach, loose)

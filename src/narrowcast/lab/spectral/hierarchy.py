@@ -1,8 +1,8 @@
-"""Coordinates that groups find each by itself and bring to one basis, level by level (tariq2012, section 4).
+"""Coordinates of rows by groups: each has its own basis and projects onto that of the group above.
 
-What a group does takes its own histories and what it was told: `EmbeddingSpace.local`, `EmbeddingSpace.projection`. Here the
-groups of a tree do so one after the other; a job on Spark or a simulation of peers can call the same for
-each.
+This is tariq2012, section 4. The work of a group takes only its own histories and the data it receives from
+the group above: `EmbeddingSpace.local`, `EmbeddingSpace.projection`. Here the groups of a tree do it one
+after the other; a Spark job or a simulation of peers can call the same for each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.lab.spectral.groups import admitted
+from narrowcast.lab.spectral.groups import admitting_groups
 from narrowcast.lab.spectral.projection import Projection
 from narrowcast.lab.spectral.space import Above, EmbeddingSpace, LocalSpace, SpaceFrame
 from narrowcast.lab.spectral.traffic import (
@@ -38,16 +38,16 @@ __all__ = ["CoordinateTable", "Hierarchy", "Projected", "embedded", "tabled"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
-    """A group that knows where its members are for all: what a coordinator keeps.
+    """A group of the lowest level that can place rows in the common coordinates.
 
     Parameters
     ----------
     frame
-        Where rows are in the group by itself.
+        Coordinates of rows in the group's own basis.
     projection
-        What brings these coordinates to those of all.
+        The map from these coordinates to the common ones.
     compared
-        The numbers of the rows that the frame compares others with, in its order.
+        Numbers of the rows that new rows are compared with, in the order of the frame.
     """
 
     frame: SpaceFrame
@@ -55,26 +55,26 @@ class Projected:
     compared: Ints
 
     def place(self, rows: Relation) -> Doubles:
-        """Return where new rows are, without computing anything anew (section 5)."""
+        """Return the coordinates of new rows, by the current basis and projection (section 5)."""
         return self.projection(self.frame.place(rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hierarchy:
-    """Rows with coordinates by groups.
+    """Coordinates of rows by a hierarchy of groups.
 
     Parameters
     ----------
     tree
-        Who is in which group.
+        Members of each group.
     lowest
-        What the coordinators of the lowest level keep.
+        Frames and projections of the groups of the lowest level.
     levels
-        Of each level, the lowest first, where the members of each group are for all.
+        For each level, the lowest first, the common coordinates of the members of each group.
     coordinates
-        Where each row is.
+        Common coordinates of each row.
     report
-        What it took.
+        Messages and time.
     """
 
     tree: GroupTree
@@ -84,19 +84,19 @@ class Hierarchy:
     report: HierarchyReport
 
     def place(self, rows: Relation, first: Ints | None = None) -> Doubles:
-        """Return where new rows are, by the group that admits each.
+        """Return the coordinates of new rows, each by the group that admits it.
 
         Parameters
         ----------
         rows
             Histories.
         first
-            The group that each asks first: see `admitted`; in turn where left out. Who shares no event with
-            any group stays with the first.
+            The first group that is tried for each row: see `admitting_groups` (default: all groups in turn).
+            A row that shares no event with any group is placed by the first one.
         """
         reach = self.tree.base.reach
         asked = np.arange(rows.shape[0]) % len(reach) if first is None else first
-        to = admitted(rows, asked, reach)
+        to = admitting_groups(rows, asked, reach)
         to = np.where(to < 0, asked, to)
         found = np.zeros((rows.shape[0], self.coordinates.shape[1]))
         for number, group in enumerate(self.lowest):
@@ -106,40 +106,43 @@ class Hierarchy:
         return found
 
     def refreshed(self, rows: Relation) -> Doubles:
-        """Return where the rows are by newer histories and the projections that are there (section 5).
+        """Return the coordinates of the same rows by newer histories and the current projections (section 5).
 
-        What members are compared with has newer histories as well; neither a basis nor a projection is
-        computed. It will do for as long as events change little.
+        The rows that members are compared with have newer histories as well; neither a basis nor a projection
+        is recomputed. This is accurate as long as events change little.
         """
         if rows.shape[0] != len(self.coordinates):
             raise ParameterError(
-                f"there are {rows.shape[0]} newer histories of {len(self.coordinates)} rows; give as many"
+                f"rows has {rows.shape[0]} histories: must be {len(self.coordinates)}, one for each row",
+                parameter="rows",
+                value=rows.shape[0],
+                limit=f"{len(self.coordinates)} histories",
             )
         found = np.zeros(self.coordinates.shape)
-        for group, kept in zip(self.tree.levels[0], self.lowest, strict=True):
-            frame = kept.frame.moved(rows[kept.compared])
-            others = np.setdiff1d(group.members, kept.compared)
-            found[kept.compared] = kept.projection(frame.own)
-            found[others] = kept.projection(frame.place(rows[others]))
+        for group, lowest in zip(self.tree.levels[0], self.lowest, strict=True):
+            frame = lowest.frame.moved(rows[lowest.compared])
+            others = np.setdiff1d(group.members, lowest.compared)
+            found[lowest.compared] = lowest.projection(frame.own)
+            found[others] = lowest.projection(frame.place(rows[others]))
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoordinateTable:
-    """Rows with coordinates by one table that everybody hears: the landmarks of the root.
+    """Coordinates of rows by comparison with one table that all groups receive: the landmarks of the root.
 
     Parameters
     ----------
     tree
-        Who is in which group.
+        Members of each group.
     frame
-        The root's, which is the table.
+        The frame of the root, which is the table.
     levels
-        Of each level, the lowest first, where the members of each group are.
+        For each level, the lowest first, the coordinates of the members of each group.
     coordinates
-        Where each row is.
+        Coordinates of each row.
     report
-        What it took.
+        Messages and time.
     """
 
     tree: GroupTree
@@ -149,11 +152,11 @@ class CoordinateTable:
     report: HierarchyReport
 
     def place(self, rows: Relation) -> Doubles:
-        """Return where new rows are."""
+        """Return the coordinates of new rows."""
         return self.frame.place(rows)
 
     def refreshed(self, rows: Relation) -> Doubles:
-        """Return where the rows are by newer histories and the basis that is there."""
+        """Return the coordinates of the same rows by newer histories and the current basis."""
         root = self.tree.root.members
         frame = self.frame.moved(rows[root])
         found = frame.place(rows)
@@ -162,10 +165,11 @@ class CoordinateTable:
 
 
 def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarchy:
-    """Return coordinates as published: each group its own basis, projected onto that of the group above.
+    """Return coordinates as published: each group has its own basis, projected onto that of the group above.
 
-    Two things differ from the paper: projections have an offset, unless the space is told otherwise, and by
-    normalised cut a landmark shares no weight with itself in the group above. Both keep neighbours better.
+    Two things differ from the paper: projections have an offset, unless the space is set to use none, and
+    with normalised cut a landmark shares no weight with itself in the group above. Both preserve neighbours
+    better.
 
     Parameters
     ----------
@@ -174,7 +178,7 @@ def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarch
     rows
         Histories, none of them empty.
     tree
-        Who is in which group.
+        Members of each group.
 
     Examples
     --------
@@ -187,7 +191,7 @@ def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarch
     >>> found.coordinates.shape, found.report.total(lambda step: step.what == "landmarks").rows
     ((80, 4), 30)
     """
-    report = _gathered(rows, tree)
+    report = _report_upwards(rows, tree)
     locals_: list[list[LocalSpace]] = []
     for level in tree.levels:
         here = []
@@ -205,37 +209,37 @@ def embedded(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Hierarch
         here_, lowest = [], []
         for group in level:
             parent = tree.levels[group.level + 1][group.parent]
-            told = _told(group, parent, rows, above[group.parent], tree)
+            received = _from_above(group, parent, rows, above[group.parent], tree)
             local, begun = locals_[group.level][group.number], time.perf_counter()
-            projection = space.projection(local, rows[group.members], group.landmarks, told)
+            projection = space.projection(local, rows[group.members], group.landmarks, received)
             compared = group.members if space.whole else group.members[group.landmarks]
             lowest.append(Projected(local.frame, projection, compared))
             here_.append(projection(local.coordinates))
             seconds = time.perf_counter() - begun
             if _sent(group, tree):
-                report.add(_heard(space, group, parent, rows, dimensions))
+                report.add(_step_down(space, group, parent, rows, dimensions))
             report.add(WorkStep(group.level, group.number, "projection", seconds=seconds))
         above = here_
         levels.insert(0, above)
     coordinates = np.zeros((rows.shape[0], dimensions))
     for group, points in zip(tree.levels[0], above, strict=True):
         coordinates[group.members] = points
-    _spread(report, tree, dimensions)
+    _send_coordinates(report, tree, dimensions)
     return Hierarchy(tree, lowest, levels, coordinates, report)
 
 
 def tabled(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> CoordinateTable:
-    """Return coordinates by the root's landmarks alone, which everybody is compared with.
+    """Return coordinates by the root's landmarks alone, which all rows are compared with.
 
-    Coordinators hear the histories of the root's members, their basis and its mean: no group has a basis of
-    its own, and no error adds up level by level.
+    Coordinators receive the histories of the root's members, their basis and its mean: no group has a basis
+    of its own, and no error adds up level by level.
 
     Parameters
     ----------
     space, rows, tree
         See `embedded`.
     """
-    report = _gathered(rows, tree)
+    report = _report_upwards(rows, tree)
     root, begun = tree.root, time.perf_counter()
     frame = space.frame(rows[root.members])
     report.add(WorkStep(root.level, 0, "local", seconds=time.perf_counter() - begun))
@@ -250,25 +254,25 @@ def tabled(space: EmbeddingSpace, rows: Relation, tree: GroupTree) -> Coordinate
         coordinates[group.members] = frame.place(rows[group.members])
         report.add(WorkStep(0, group.number, "projection", seconds=time.perf_counter() - begun))
     coordinates[root.members] = frame.own
-    _spread(report, tree, dimensions)
+    _send_coordinates(report, tree, dimensions)
     levels = [[coordinates[group.members] for group in level] for level in tree.levels]
     return CoordinateTable(tree, frame, levels, coordinates, report)
 
 
 def _root(space: EmbeddingSpace, rows: Relation) -> LocalSpace:
-    """Return the highest group: all its members are landmarks."""
+    """Return the highest group, in which all members are landmarks."""
     frame = space.frame(rows)
     return LocalSpace(frame, frame.own)
 
 
-def _told(group: RowGroup, parent: RowGroup, rows: Relation, above: Doubles, tree: GroupTree) -> Above:
-    """Return what a group hears: where members of the group above are, its own landmarks among them."""
+def _from_above(group: RowGroup, parent: RowGroup, rows: Relation, above: Doubles, tree: GroupTree) -> Above:
+    """Return what a group receives: coordinates of members of the group above, and its landmarks there."""
     before = sum(len(g.landmarks) for g in tree.below(parent) if g.number < group.number)
     return Above(rows[parent.members], above, np.arange(before, before + len(group.landmarks)))
 
 
-def _gathered(rows: Relation, tree: GroupTree) -> HierarchyReport:
-    """Return a report of what goes up: histories of members, and of landmarks."""
+def _report_upwards(rows: Relation, tree: GroupTree) -> HierarchyReport:
+    """Return a report of what is sent upwards: histories of members, and of landmarks."""
     report = HierarchyReport()
     for group in tree.levels[0]:
         own = rows[group.members[group.members != group.coordinator]]
@@ -284,22 +288,22 @@ def _gathered(rows: Relation, tree: GroupTree) -> HierarchyReport:
 
 
 def _sent(group: RowGroup, tree: GroupTree) -> bool:
-    """Return whether a group and the one above it are two peers' business: nobody sends itself anything."""
+    """Return whether a group and its parent have different coordinators: otherwise nothing is sent."""
     return group.coordinator != tree.levels[group.level + 1][group.parent].coordinator
 
 
-def _heard(
+def _step_down(
     space: EmbeddingSpace, group: RowGroup, parent: RowGroup, rows: Relation, dimensions: int
 ) -> WorkStep:
-    """Return what a group is sent: where its landmarks are, or all members above with their histories."""
+    """Return the messages of a group that receives coordinates of its landmarks, or of all rows above."""
     count = len(parent.members) if space.whole else len(group.landmarks)
     size = bytes_of_coordinates(count, dimensions)
     size += bytes_of_histories(rows[parent.members]) if space.whole else 0
     return WorkStep(group.level, group.number, "parent", 1, count, size)
 
 
-def _spread(report: HierarchyReport, tree: GroupTree, dimensions: int) -> None:
-    """Add that members hear where they are."""
+def _send_coordinates(report: HierarchyReport, tree: GroupTree, dimensions: int) -> None:
+    """Add the steps in which members receive their coordinates."""
     for group in tree.levels[0]:
         count = max(len(group.members) - 1, 0)
         size = bytes_of_coordinates(count, dimensions)

@@ -1,4 +1,4 @@
-"""Clusters for those whom no coordinates lead to one: the smallest."""
+"""Assignment of rows without usable coordinates to the smallest clusters."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["filled", "homes"]
+__all__ = ["assign_parts", "assign_rows"]
 
 
-def homes(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
-    """Return a cluster for each part, the smallest then, and how many members clusters have afterwards.
+def assign_parts(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
+    """Assign connected parts, one after the other, to the cluster that is smallest at that time.
 
     Parameters
     ----------
     size
-        How many members clusters have.
+        Number of members of each cluster.
     lost
-        How many of each part come: they stay together.
+        Number of rows to assign of each part; the rows of a part stay together.
+
+    Returns
+    -------
+    The cluster of each part, and the size of each cluster afterwards.
 
     Examples
     --------
-    >>> home, size = homes(np.array([4, 1, 2]), np.array([3, 0, 1]))
+    >>> home, size = assign_parts(np.array([4, 1, 2]), np.array([3, 0, 1]))
     >>> home.tolist(), size.tolist()
     ([1, 2, 2], [4, 4, 3])
     """
@@ -37,26 +41,26 @@ def homes(size: Ints, lost: Ints) -> tuple[Ints, Ints]:
     return home, size
 
 
-def filled(size: Ints, count: int) -> Ints:
-    """Return clusters for so many more members, each the smallest one then, of equals the first.
+def assign_rows(size: Ints, count: int) -> Ints:
+    """Assign single rows, one after the other, to the smallest cluster at that time (the first of equals).
 
     Parameters
     ----------
     size
-        How many members clusters have.
+        Number of members of each cluster.
     count
-        How many come.
+        Number of rows to assign.
 
     Examples
     --------
-    >>> filled(np.array([4, 1, 2]), 4).tolist()
+    >>> assign_rows(np.array([4, 1, 2]), 4).tolist()
     [1, 1, 2, 1]
     """
     if count == 0:
         return np.zeros(0, np.int64)
     order = np.argsort(size, kind="stable")
     here = size[order]
-    # With the first j clusters at the size of the last of them, so many have come.
+    # need[j]: rows that raise the j smallest clusters to the size of the next one.
     need = here * np.arange(len(here)) - np.append(0, np.cumsum(here)[:-1])
     j = int(np.searchsorted(need, count, side="left"))
     level = here[:j].max()
@@ -65,6 +69,6 @@ def filled(size: Ints, count: int) -> Ints:
     left = count - len(turns[0])
     turns.append(np.sort(order[:j])[:left])
     which = np.concatenate(turns)
-    # In the order in which they come: by the size that the cluster has then.
+    # Rows are assigned in the order of the cluster's size at that time.
     nth = np.concatenate([np.arange(a, level) for a in here[:j]] + [np.full(left, level)])
     return np.asarray(which[np.lexsort((which, nth))], np.int64)

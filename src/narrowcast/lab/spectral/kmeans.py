@@ -1,4 +1,4 @@
-"""Points in clusters around their means (k-means)."""
+"""K-means clustering of points."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Means", "centres_of", "kmeans", "nearest", "points_of", "sums_at"]
 
-#: Starts are drawn among no more points than this, and at least `_EACH` for each cluster.
+#: Most points from which initial centres are drawn, but at least `_EACH` for each cluster.
 _SAMPLE, _EACH = 1 << 16, 64
-#: Nearer by no more than this share is nearer by rounding.
+#: Relative differences of distances up to this are due to rounding.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Means:
-    """Clusters of points.
+    """A clustering of points.
 
     Parameters
     ----------
     label
-        For each point the number of its cluster.
+        Cluster number of each point.
     centre
-        For each cluster the weighted mean of its points. Every cluster has some, so that there are fewer
-        clusters than asked for where fewer points differ.
+        Weighted mean of the points of each cluster. No cluster is empty, so there are fewer clusters than
+        requested if there are fewer distinct points.
     spread
-        The weighted sum over the points of their squared distance from the centre of their cluster.
+        Weighted sum of the squared distances of points from the centres of their clusters.
     """
 
     label: Numbers
@@ -47,7 +47,7 @@ class Means:
 
     @property
     def size(self) -> NDArray[np.int64]:
-        """How many points each cluster has."""
+        """Number of points of each cluster."""
         return np.bincount(self.label, minlength=len(self.centre))
 
 
@@ -61,27 +61,29 @@ def kmeans(
     passes: int = 100,
     restarts: int = 1,
 ) -> Means:
-    """Return clusters that are near their means: draws far apart (k-means++), then Lloyd's passes.
+    """Cluster points by k-means: initial centres far apart (k-means++), then Lloyd's passes.
 
-    Each pass puts every point to the nearest centre, of equals to that of the lowest number, and every centre
-    to the mean of its points; one that has none goes to the point that is farthest from all centres.
+    Each pass assigns every point to the nearest centre, of equals to that of the lowest number, and moves
+    every centre to the mean of its points; a centre without points moves to the point farthest from all
+    centres.
 
     Parameters
     ----------
     points
         One row each.
     n_clusters
-        How many clusters, at most: there are as many as points differ where these are fewer.
+        Most clusters; there are fewer if there are fewer distinct points.
     rng
-        Where draws come from; the same state gives the same clusters.
+        Generator of random choices; the same state gives the same clusters.
     weight
-        How much each point counts; 1 where left out. One of weight 0 is put to a cluster without moving it.
+        Weight of each point (default 1). A point of weight 0 is assigned to a cluster without moving its
+        centre.
     start
-        Centres to begin with, one row for each cluster, in the place of draws.
+        Initial centres, one row for each cluster, instead of random ones.
     passes
-        The most passes; it ends before where nothing changes.
+        Most passes (default 100); it ends earlier when nothing changes.
     restarts
-        How often it is done, each time with other draws; the least spread is kept.
+        Number of runs from different random starts (default 1); the one with the least spread is used.
 
     Examples
     --------
@@ -119,14 +121,14 @@ def nearest(points: ArrayLike, centre: ArrayLike) -> Numbers:
 
 
 def sums_at(points: Doubles, centre: Doubles, scale: float) -> NDArray[np.int64]:
-    """Return what each centre gets of some points in a pass of Lloyd's; sums of parts of all points add up.
+    """Return the sums of a Lloyd's pass over some points; sums over parts of all points add up.
 
     Parameters
     ----------
     points, centre
-        Points, and the centres of which each goes to the nearest.
+        Points, and the centres to which they are assigned.
     scale
-        What coordinates are multiplied by and rounded, so that the order of sums makes no difference.
+        Factor of coordinates before they are rounded to integers, so that the order of sums does not matter.
 
     Returns
     -------
@@ -143,9 +145,9 @@ def sums_at(points: Doubles, centre: Doubles, scale: float) -> NDArray[np.int64]
 
 
 def centres_of(centre: Doubles, sums: NDArray[Any], scale: float) -> tuple[Doubles, float]:
-    """Return centres at the means of their points by all of `sums_at`, and the spread before (scaled).
+    """Return centres at the means of their points by the sums of `sums_at`, and the spread before (scaled).
 
-    A centre without points stays where it is.
+    A centre without points does not move.
 
     Examples
     --------
@@ -155,48 +157,72 @@ def centres_of(centre: Doubles, sums: NDArray[Any], scale: float) -> tuple[Doubl
     [[0.5], [10.0]]
     """
     count, spread = sums[:, -2], float(sums[:, -1].sum())
-    held = count > 0
-    mean = sums[:, :-2] / (scale * np.where(held, count, 1.0)[:, None])
-    return np.where(held[:, None], mean, centre), spread
+    used = count > 0
+    mean = sums[:, :-2] / (scale * np.where(used, count, 1.0)[:, None])
+    return np.where(used[:, None], mean, centre), spread
 
 
 def points_of(points: ArrayLike) -> Doubles:
-    """Return points as rows of numbers, of which none is infinite or missing."""
+    """Return points as rows of finite numbers; refuse others."""
     rows = np.ascontiguousarray(points, np.float64)
     if rows.ndim != 2:
-        raise ParameterError(f"points have shape {rows.shape}; give one row for each")
+        raise ParameterError(
+            f"points has shape {rows.shape}: must be one row per point",
+            parameter="points",
+            value=rows.shape,
+            limit="two-dimensional",
+        )
     wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(wrong):
         raise ParameterError(
-            f"point {wrong[0]} is {rows[wrong[0]].tolist()}; give finite coordinates, or leave it out"
+            f"point {wrong[0]} is {rows[wrong[0]].tolist()}: must have finite coordinates",
+            parameter="points",
+            value=rows[wrong[0]].tolist(),
+            limit="finite coordinates",
         )
     return rows
 
 
 def _weights(weight: ArrayLike | None, n_points: int) -> Doubles:
-    """Return the weights of points, at least 0 and some more."""
+    """Return the weights of points, which are finite, at least 0, and not all 0."""
     if weight is None:
         return np.ones(n_points)
     share = np.ascontiguousarray(weight, np.float64)
     if share.shape != (n_points,):
-        raise ParameterError(f"weight has shape {share.shape} for {n_points} points; give one for each")
+        raise ParameterError(
+            f"weight has shape {share.shape}: must be one number for each of {n_points} points",
+            parameter="weight",
+            value=share.shape,
+            limit=f"of length {n_points}",
+        )
     wrong = np.flatnonzero(~(np.isfinite(share) & (share >= 0)))
     if len(wrong):
         raise ParameterError(
-            f"point {wrong[0]} has weight {share[wrong[0]]}; give finite numbers of at least 0"
+            f"weight of point {wrong[0]} is {share[wrong[0]]}: must be a finite number of at least 0",
+            parameter="weight",
+            value=float(share[wrong[0]]),
+            limit="a finite number of at least 0",
         )
     if n_points and not share.any():
-        raise ParameterError(f"all {n_points} weights are 0; give at least one point a weight above 0")
+        raise ParameterError(
+            f"weight is 0 for all {n_points} points: must be above 0 for at least one",
+            parameter="weight",
+            value=0,
+            limit="above 0 for at least one point",
+        )
     return share
 
 
 def _centres(centre: ArrayLike, dimension: int, n_clusters: int | None = None) -> Doubles:
-    """Return given centres, as many as clusters and of the dimension of the points."""
+    """Return given centres; refuse another number than that of clusters, or another dimension."""
     rows = points_of(centre)
     if rows.shape[1] != dimension or len(rows) != (n_clusters or len(rows)) or len(rows) == 0:
         wanted = "at least one" if n_clusters is None else str(n_clusters)
         raise ParameterError(
-            f"centres have shape {rows.shape}; give {wanted} of dimension {dimension}, as the points have"
+            f"centres have shape {rows.shape}: must be {wanted} of dimension {dimension}, as the points have",
+            parameter="centre",
+            value=rows.shape,
+            limit=f"{wanted} of dimension {dimension}",
         )
     return rows
 
@@ -209,17 +235,17 @@ def _nearest(rows: Doubles, centre: Doubles) -> tuple[Numbers, Doubles]:
 
 
 def _drawn(rows: Doubles, weight: Doubles, n_clusters: int, rng: np.random.Generator) -> Doubles:
-    """Return points that are drawn far from each other, fewer where no more differ (k-means++).
+    """Return initial centres, drawn far apart (k-means++); fewer if there are fewer distinct points.
 
-    Of a few that are drawn each time, the one is taken that leaves the least distance in sum. Of many points
-    a sample is drawn from; where that has too few that differ, the rest are copies, which have no points of
-    their own and go where points are farthest.
+    Of a few candidates for each centre, the one that leaves the least sum of distances is used. Of many
+    points a sample is drawn from; if it has too few distinct points, the other centres are copies, which get
+    no points and then move to the farthest points.
     """
     some = max(_SAMPLE, _EACH * n_clusters)
     whole = len(rows) <= some
     if not whole:
-        held = np.flatnonzero(weight)  # a sample of points that weigh nothing would be no use
-        chosen = held if len(held) <= some else np.sort(rng.choice(held, some, replace=False))
+        heavy = np.flatnonzero(weight)  # points without weight cannot be centres
+        chosen = heavy if len(heavy) <= some else np.sort(rng.choice(heavy, some, replace=False))
         rows, weight = np.ascontiguousarray(rows[chosen]), weight[chosen]
     squared = np.full(len(rows), np.inf)
     centre = np.empty((n_clusters, rows.shape[1]))
@@ -232,7 +258,7 @@ def _drawn(rows: Doubles, weight: Doubles, n_clusters: int, rng: np.random.Gener
             centre[k:] = centre[0]
             return centre
         place = rng.random(tries if k else 1) * left[-1]
-        # rounding may leave a place at the very end, where nothing is
+        # rounding may put a draw past the last point with a weight
         drawn = np.minimum(np.searchsorted(left, place, side="right"), np.searchsorted(left, left[-1]))
         best = int(means.left_by(rows, weight, squared, drawn).argmin()) if k else 0
         centre[k] = rows[drawn[best]]
@@ -241,33 +267,33 @@ def _drawn(rows: Doubles, weight: Doubles, n_clusters: int, rng: np.random.Gener
 
 
 def _settled(rows: Doubles, weight: Doubles, start: Doubles, passes: int) -> Means:
-    """Return the clusters that centres end up with."""
+    """Run at most `passes` of Lloyd's passes from initial centres; return the clusters."""
     centre = start.copy()
     label = np.zeros(len(rows), np.int32)
     upper, lower = np.full(len(rows), np.inf), np.zeros(len(rows))
     moved = np.zeros(len(centre))
-    held = np.zeros(len(centre), np.bool_)
+    used = np.zeros(len(centre), np.bool_)
     for _ in range(passes):
         total, mass = np.zeros(centre.shape), np.zeros(len(centre))
         columns = np.ascontiguousarray(centre.T)
         half = means.halves(centre, columns)
         means.lloyd(rows, weight, columns, half, moved, label, upper, lower, total, mass)
-        before, held = centre, mass > 0
-        centre = np.where(held[:, None], total / np.where(held, mass, 1.0)[:, None], before)
-        if not held.all():
-            _put(rows, weight, centre, held)
+        before, used = centre, mass > 0
+        centre = np.where(used[:, None], total / np.where(used, mass, 1.0)[:, None], before)
+        if not used.all():
+            _move_unused(rows, weight, centre, used)
         moved = np.sqrt(((centre - before) ** 2).sum(axis=1))
         if not moved.any():
             break
-    return _kept(rows, weight, centre[held], np.where(held, np.cumsum(held) - 1, -1)[label])
+    return _finished(rows, weight, centre[used], np.where(used, np.cumsum(used) - 1, -1)[label])
 
 
-def _put(rows: Doubles, weight: Doubles, centre: Doubles, held: NDArray[np.bool_]) -> None:
-    """Move centres without points to where points are farthest from all centres, one after the other."""
-    squared = _nearest(rows, centre[held])[1]
+def _move_unused(rows: Doubles, weight: Doubles, centre: Doubles, used: NDArray[np.bool_]) -> None:
+    """Move centres without points, one after the other, to the points farthest from all centres."""
+    squared = _nearest(rows, centre[used])[1]
     squared[weight == 0] = 0.0
     scale = float((np.abs(rows).max(initial=0.0) * _ROUNDING) ** 2)
-    for k in np.flatnonzero(~held):
+    for k in np.flatnonzero(~used):
         farthest = int(squared.argmax())
         if squared[farthest] <= scale:
             return  # every point is at a centre already
@@ -275,8 +301,8 @@ def _put(rows: Doubles, weight: Doubles, centre: Doubles, held: NDArray[np.bool_
         means.approach(rows, centre[k], squared)
 
 
-def _kept(rows: Doubles, weight: Doubles, centre: Doubles, label: NDArray[np.int64]) -> Means:
-    """Return the clusters that have points; those without any weight join the nearest of the others."""
+def _finished(rows: Doubles, weight: Doubles, centre: Doubles, label: NDArray[np.int64]) -> Means:
+    """Return the clusters; points without a cluster, which have no weight, join the nearest."""
     alone = np.flatnonzero(label < 0)
     if len(alone):
         label[alone] = _nearest(np.ascontiguousarray(rows[alone]), centre)[0]

@@ -1,13 +1,14 @@
-"""Normalised cut: rows as points by the slowest ways to spread over their graph (tariq2012, section 3.1).
+"""Normalised cut: rows as points by the slowest modes of diffusion on their graph (tariq2012, section 3.1).
 
-Weights are a kernel of similarities between rows that share something, none with themselves. With D the sums
-of them, the coordinates q solve (D - W) q = v D q for the smallest v above 0, with q' D q = 1. Each connected
-part of the graph has a v of 0, and all of these are left out. The kernel as printed, exp(-s / sigma^2), falls
-as similarity rises; the default is exp(-(1 - s) / sigma^2).
+Weights W of the graph are a kernel of similarities between rows that share something; a row has no weight
+with itself. With D the diagonal matrix of sums of weights, the coordinates q solve (D - W) q = v D q for the
+smallest v above 0, with q' D q = 1. Each connected part of the graph has a solution with v = 0; these are
+left out. The kernel as printed, exp(-s / sigma^2), falls as similarity s rises; the default is exp(-(1 - s) /
+sigma^2).
 
-Rows that are the same have a weight with each other, and some q tell them apart, with v above 1: which is
-which among them is then left to rounding. So those are left out too, and the same rows have the same q. It
-makes the matrix smaller: a row that is there m times is one, whose weight with others counts m times.
+Equal rows have a weight with each other, and some q, with v above 1, only distinguish equal rows, by
+rounding. These are left out too, so that equal rows have the same q. This also makes the matrix smaller: a
+row that occurs m times is stored once, and its weight with others counts m times.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral.decomposition import largest
 from narrowcast.lab.spectral.similarity import Similarity
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,26 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "Modes", "check_kernel", "ncut", "weights"]
 
-#: What weights are of similarities s: exp(-(1 - s) / sigma^2), exp(-s / sigma^2), or s itself.
+#: Weight of a similarity s: exp(-(1 - s) / sigma^2), exp(-s / sigma^2), or s itself.
 Kernel: TypeAlias = Literal["distance", "printed", "none"]
-#: The square of sigma that is taken where none is given; the paper gives none.
+#: Default of the square of sigma; the paper gives none.
 SQUARE = 0.1
-#: A mode of which a step leaves less than this is gone, and one that loses less does not decay.
+#: A mode of which a step leaves less than this vanishes; one that loses less than this does not decay.
 _NOTHING = 1e-9
-#: A sum of weights of less than this share of one of them is 0 but for rounding.
+#: A sum of weights below this share of one of them is 0 up to rounding.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modes:
-    """The slowest ways in which something spreads over the graph of rows.
+    """The slowest modes of diffusion over the graph of rows.
 
     Parameters
     ----------
     vectors
-        One column for each, and one row for each row; 0 for a row without weights.
+        One column for each mode, and one row for each row; 0 for a row without weights.
     values
-        How much is lost of each in a step, the least first.
+        The share of each mode that is lost in a step, ascending.
     degree
         The sum of the weights of each row.
     """
@@ -62,41 +64,41 @@ class Modes:
     def place(self, weight: Likeness, own: Doubles | None = None) -> Doubles:
         """Return the coordinates of points, given the weight between each of the rows and each of the points.
 
-        They are the mean of those of the rows by weight, made longer by what a step loses, which for the rows
-        themselves gives what they have (Nystroem); 0 for a point without weights.
+        They are the weighted mean of the rows' coordinates, divided by the share that a step leaves, which
+        gives the rows themselves their own coordinates (Nystroem extension); 0 for a point without weights.
 
         Parameters
         ----------
         weight
             One row for each row, one column for each point.
         own
-            Where points are the rows themselves, the weight of each with itself, which does not count.
+            If the points are the rows themselves, the weight of each with itself, which does not count.
         """
         back = weight.T
         own = np.zeros(back.shape[0]) if own is None else own
         degree = back @ np.ones(back.shape[1]) - own
         degree = np.where(degree > _ROUNDING * own, degree, 0.0)
         scale = np.maximum(degree, np.finfo(np.float64).tiny)[:, None] * (1.0 - self.values)
-        # A mode that turns round in one step, with a loss of 1, cannot be carried on.
+        # A mode with a loss of 1 vanishes in one step and cannot be extended.
         useful = np.abs(1.0 - self.values) > _NOTHING
         found = back @ self.vectors - (own[:, None] * self.vectors if own.any() else 0.0)
         return np.where(useful & (degree > 0)[:, None], found / np.where(useful, scale, 1.0), 0.0)
 
 
 def weights(similarity: Similarity, *, kernel: Kernel = "distance", square: float = SQUARE) -> Similarity:
-    """Return the weights of pairs that share something; the others have none.
+    """Return the weights of pairs of rows that share something; others have none.
 
-    With simple matching next to all pairs of histories have some similarity, and so all have a weight: the
-    kernel of a sum is the product of kernels, and no pair need be stored for it.
+    With simple matching, almost all pairs of histories have some similarity and thus a weight: the
+    kernel of a sum is a product of kernels, so that no pair has to be stored for it.
 
     Parameters
     ----------
     similarity
-        How alike rows and columns are.
+        Similarities of rows and columns.
     kernel
-        `distance` for exp(-(1 - s) / square), `printed` for exp(-s / square), `none` for s.
+        `distance` (the default) for exp(-(1 - s) / square), `printed` for exp(-s / square), `none` for s.
     square
-        The square of sigma.
+        The square of sigma (default 0.1).
 
     Examples
     --------
@@ -125,16 +127,16 @@ def weights(similarity: Similarity, *, kernel: Kernel = "distance", square: floa
 
 
 def ncut(weight: Likeness, dimensions: int, times: Ints | None = None) -> Modes:
-    """Return the slowest modes, without those that never decay, and those that tell the same rows apart.
+    """Return the slowest modes, without those that never decay and those that only distinguish equal rows.
 
     Parameters
     ----------
     weight
-        The weights of pairs; what a row has with itself is what it has with others that are the same.
+        The weights of pairs; that of a row with itself is its weight with rows equal to it.
     dimensions
-        How many; fewer where rows, less the connected parts of the graph, are fewer.
+        Number of modes; fewer if rows, less the connected parts of the graph, are fewer.
     times
-        How often each row is there; once where left out. Modes have one number for all of them.
+        Number of times that each row occurs (default 1). Modes have one number for all of them.
 
     Examples
     --------
@@ -155,8 +157,8 @@ def ncut(weight: Likeness, dimensions: int, times: Ints | None = None) -> Modes:
         weight = weight.apart()
         more = own * (count - 1.0)
     else:
-        more = -own  # of what products with the weights have already, all but that of a row with itself
-    # A row without others is left with what rounding leaves, but where all weights are stored.
+        more = -own  # products with these weights include that of a row with itself, once
+    # The degree of an isolated row is 0 up to rounding; exactly 0 if all weights are stored.
     degree = weight @ count + more
     linked = degree > floor
     degree = np.where(linked, degree, 0.0)
@@ -168,7 +170,7 @@ def ncut(weight: Likeness, dimensions: int, times: Ints | None = None) -> Modes:
     still = still / np.where(length > 0, length, 1.0)[part]
 
     def spread(x: Doubles) -> Doubles:
-        """Return a step, with modes that never decay, and rows without weights, put behind all others."""
+        """Return a step of diffusion; constant modes and rows without weights get the lowest eigenvalues."""
         columns = x.reshape(n, -1)
         scaled = np.where(linked[:, None], columns / root[:, None], 0.0)
         step = often[:, None] * (weight @ (often[:, None] * scaled)) + more[:, None] * scaled
@@ -178,20 +180,21 @@ def ncut(weight: Likeness, dimensions: int, times: Ints | None = None) -> Modes:
         )
 
     alive = int(np.count_nonzero(linked)) - len(np.unique(part[linked]))
-    # By simple matching without a kernel, two kinds of histories that share nothing and leave out nothing are
-    # two parts, though not by what is stored: one more mode does not decay.
+    # By simple matching without a kernel, two kinds of histories that are complements of each other are
+    # two parts, which the stored part does not show: one more mode does not decay.
     value, vectors = largest(spread, n, min(dimensions + extra, alive))
-    kept = np.flatnonzero(1.0 - value > (_NOTHING if extra else -1.0))[:dimensions]
-    vectors = np.where(linked[:, None], vectors[:, kept] / (often * root)[:, None], 0.0)
-    return Modes(vectors, 1.0 - value[kept], degree)
+    selected = np.flatnonzero(1.0 - value > (_NOTHING if extra else -1.0))[:dimensions]
+    vectors = np.where(linked[:, None], vectors[:, selected] / (often * root)[:, None], 0.0)
+    return Modes(vectors, 1.0 - value[selected], degree)
 
 
 def check_kernel(kernel: str, square: float) -> None:
-    """Refuse a kernel that there is not, and a width of none."""
-    if kernel not in get_args(Kernel):
-        raise ParameterError(f"kernel is {kernel!r}; give one of {', '.join(get_args(Kernel))}")
+    """Refuse an unknown kernel, and a square of sigma that is not a finite number above 0."""
+    check_choice("kernel", kernel, get_args(Kernel))
     if not 0 < square < np.inf:
-        raise ParameterError(f"sigma is {square**0.5 if square > 0 else square!r}; give a number above 0")
+        raise ParameterError(
+            parameter="sigma", value=square**0.5 if square > 0 else square, limit="a finite number above 0"
+        )
 
 
 def _sums(columns: Doubles, part: Ints) -> Doubles:

@@ -1,4 +1,4 @@
-"""Connected parts of rows: whoever shares events, directly or through others."""
+"""Connected parts of rows: rows that share events, directly or through other rows."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["ConnectedParts"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConnectedParts:
-    """Rows and events by the part that they are in.
+    """Rows and events by connected part.
 
     Parameters
     ----------
     row
-        For each row the number of its part, -1 for an empty history. Parts are numbered by size, the largest
-        first, those of one size by their first row.
+        The part number of each row, -1 for an empty history. Parts are numbered by size, the largest first;
+        parts of equal size by their first row.
     event
-        For each event the number of the part of all who matched it, -1 where nobody did.
+        The part number of the rows that matched each event, -1 if no row matched it.
     size
-        How many rows each part has.
+        Number of rows of each part.
     """
 
     row: Ints
@@ -45,11 +45,11 @@ class ConnectedParts:
         Parameters
         ----------
         rows
-            Histories, or what some have matched together, who are of one part.
+            Histories, or the union of histories of rows that are known to be in one part.
         count
-            How many each row stands for; 1 where left out.
+            Number of rows that each history represents (default 1).
         order
-            By what rows are first ones: their numbers where left out.
+            Numbers by which the first row of a part is determined (default: row numbers).
 
         Examples
         --------
@@ -60,13 +60,13 @@ class ConnectedParts:
         """
         full = np.diff(rows.indptr) > 0
         label = Cosine.of(rows).components()
-        kept, number = np.unique(label[full], return_inverse=True)
-        size, first = np.zeros(len(kept), np.int64), np.full(len(kept), np.iinfo(np.int64).max)
+        found, number = np.unique(label[full], return_inverse=True)
+        size, first = np.zeros(len(found), np.int64), np.full(len(found), np.iinfo(np.int64).max)
         np.add.at(size, number, 1 if count is None else count[full])
         np.minimum.at(first, number, np.flatnonzero(full) if order is None else order[full])
         order = np.lexsort((first, -size))
-        rank = np.empty(len(kept), np.int64)
-        rank[order] = np.arange(len(kept))
+        rank = np.empty(len(found), np.int64)
+        rank[order] = np.arange(len(found))
         row = np.full(rows.shape[0], -1)
         row[full] = rank[number]
         event = np.full(rows.shape[1], -1)
@@ -74,14 +74,14 @@ class ConnectedParts:
         return cls(row, event, size[order])
 
     def of_others(self, rows: Relation) -> Ints:
-        """Return the part of other rows, by the first event of each that is in one; -1 without any."""
+        """Return the part of other rows, by the first event of each row that is in a part; -1 if none is."""
         part = self.event[rows.indices]
-        whose = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[part >= 0]
+        owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[part >= 0]
         found = np.full(rows.shape[0], -1)
-        found[whose[::-1]] = part[part >= 0][::-1]
+        found[owner[::-1]] = part[part >= 0][::-1]
         return found
 
     def n_large(self, least: float) -> int:
-        """Return how many parts, the first ones, have at least so many rows; 0 where there are not two."""
+        """Return the number of parts with at least `least` rows; 0 if there are fewer than two."""
         large = int(np.count_nonzero(self.size >= least))
         return large if large > 1 else 0

@@ -1,4 +1,4 @@
-"""Clusters of subscribers by the events they matched: ratio association and normalised cut (tariq2012)."""
+"""Planners that cluster subscribers by matched events: ratio association, normalised cut (tariq2012)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.lab.spectral import merging
 from narrowcast.lab.spectral.hierarchy import CoordinateTable, Hierarchy, embedded, tabled
-from narrowcast.lab.spectral.homes import filled, homes
+from narrowcast.lab.spectral.homes import assign_parts, assign_rows
 from narrowcast.lab.spectral.kmeans import kmeans, nearest
 from narrowcast.lab.spectral.ncut import SQUARE, Kernel
 from narrowcast.lab.spectral.parts import ConnectedParts
-from narrowcast.lab.spectral.points import SpectralPoints, columns_of, known
+from narrowcast.lab.spectral.points import SpectralPoints, columns_of, rows_with_cluster
 from narrowcast.lab.spectral.similarity import n_events
 from narrowcast.lab.spectral.space import Association, EmbeddingSpace, SpaceCut, SpaceFrame
 from narrowcast.lab.spectral.traffic import HierarchyReport
@@ -22,7 +22,7 @@ from narrowcast.model.relation import recent, relation
 from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
 from narrowcast.planning.fit_report import FitReport
 from narrowcast.planning.subscribers.warm_start import EarlierClusters, check_start
-from narrowcast.validation import check_flag, check_number, check_seed, check_whole
+from narrowcast.validation import check_choice, check_flag, check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,37 +35,38 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["Clustering", "Ncut", "Rassoc", "filled"]
+__all__ = ["Clustering", "Ncut", "Rassoc", "assign_rows"]
 
-#: Which points centres are found from: all rows, those of the root, or group by group (see `merging`).
+#: Points that centres are found from: all rows, those of the root, or group by group (see `merging`).
 Clustering: TypeAlias = Literal["all", "sampled", "hierarchical", "hp2pc"]
-#: How many groups there are on the lowest level where nothing is said.
+#: Default number of groups on the lowest level.
 GROUPS = 8
 
 
 class Spectral(BasePlanner):
-    """What both methods share: histories, coordinates, k-means, and a place for who has no coordinates.
+    """Base of both planners: histories, coordinates, k-means, and clusters for rows without coordinates.
 
-    Who shares events, directly or through others, is of one part. Where several parts have a quarter of the
-    members of a mean cluster or more, these are kept apart whatever their coordinates.
+    Subscribers that share events, directly or through others, are in one connected part. If several parts
+    have at least a quarter of the members of a mean cluster, these parts are kept apart whatever their
+    coordinates.
 
-    Who matched no event is put, one after the other, into the cluster that has the fewest members then: they
-    may match any event to come, so that none of the clusters is better than another, and sizes come out more
-    even. Who shares no event with anybody goes to the smallest cluster as well, and so does who has no
-    coordinates because it hangs together with few others: with these.
+    Subscribers without events are assigned, one after the other, to the cluster with the fewest members at
+    that time: they may match any event to come, so no cluster is better than another, and sizes become more
+    even. A subscriber that shares no event with others is assigned to the smallest cluster as well. So are
+    subscribers of small parts without coordinates, part by part.
     """
 
     capabilities = Capabilities(clusters="subscribers", all_subscribers=True, warm_start="optional")
     plan_: ChannelPlan
-    #: Where centres of clusters are.
+    #: Centres of clusters.
     centre_: Doubles
-    #: How many members each channel has.
+    #: Number of members of each channel.
     size_: Ints
-    #: The frame of all rows, or of the root, or the groups' ones: what new rows are placed by.
+    #: Frame of all rows, of the root or of all groups, by which new rows get coordinates.
     embedding_: SpaceFrame | Hierarchy | CoordinateTable | None
-    #: What was sent in a hierarchy; no steps with one level.
+    #: Messages and work in the hierarchy; no steps with one level.
     traffic_: HierarchyReport
-    #: The connected parts of those who have a history.
+    #: Connected parts of the subscribers with a history.
     parts_: ConnectedParts
 
     def __init__(
@@ -102,32 +103,35 @@ class Spectral(BasePlanner):
         self.start = start
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Compute the plan, `plan_`."""
         self._check()
         return self._fit(interest, order_of(interest))
 
     def fit_groups(self, interest: Interest, group: Ints) -> Self:
-        """Make the plan with groups that are there already, as a job on Spark and peers have them.
+        """Compute the plan with given initial groups, such as those of a Spark job or of peers.
 
         Parameters
         ----------
         interest
-            Whom to plan for. In a group they come in their order here.
+            Interest of the subscribers. In a group they are in their order here.
         group
-            For each of them the group of the lowest level that it asks first, from 0 up to `groups`.
+            For each subscriber the group of the lowest level that is tried first, from 0 to `groups` - 1.
         """
         self._check()
         if len(group) != interest.n_subscribers:
             raise ParameterError(
-                f"there are {len(group)} groups for {interest.n_subscribers} subscribers; give one for each"
+                f"group has {len(group)} numbers: must be {interest.n_subscribers}, one for each subscriber",
+                parameter="group",
+                value=len(group),
+                limit=f"{interest.n_subscribers} numbers",
             )
         most = (self.groups or GROUPS) - 1
         if wrong := [number for number in np.unique(group).tolist() if not 0 <= number <= most]:
-            raise ParameterError(f"a subscriber is in group {wrong[0]}; give groups from 0 to {most}")
+            raise ParameterError(parameter="group", value=wrong[0], limit=f"from 0 to {most}")
         return self._fit(interest, np.arange(interest.n_subscribers), group)
 
     def _check(self) -> None:
-        """Refuse parameters that are out of range."""
+        """Refuse parameters out of range."""
         self._n_channels = check_start(self.start, self.channels, type(self).__name__.lower())
         check_seed(self.seed)
         check_whole("levels", self.levels)
@@ -137,12 +141,10 @@ class Spectral(BasePlanner):
         check_share(self.landmarks)
         for name in ("normalise", "table", "offset"):
             check_flag(name, getattr(self, name))
-        if self.clustering not in get_args(Clustering):
-            one = ", ".join(get_args(Clustering))
-            raise ParameterError(f"clustering is {self.clustering!r}; give one of {one}")
+        check_choice("clustering", self.clustering, get_args(Clustering))
 
     def _fit(self, interest: Interest, order: Ints, group: Ints | None = None) -> Self:
-        """Make the plan of subscribers in an order, in drawn groups or in given ones."""
+        """Compute the plan of subscribers in an order, in random groups or in given ones."""
         rows = recent(relation(interest.wants[order]), self.history)
         some = np.flatnonzero(np.diff(rows.indptr))
         n_clusters = min(self._n_channels, interest.n_subscribers)
@@ -158,14 +160,14 @@ class Spectral(BasePlanner):
         label[some] = self._clustered(found, n_clusters)
         self._settle(interest, label, n_clusters)
         if self.start is not None:
-            self._follow(interest)
+            self._match_earlier(interest)
         return self
 
     def refresh(self, interest: Interest) -> Self:
-        """Make the plan for newer events of the same subscribers, by the basis and the centres there are.
+        """Compute the plan for newer events of the same subscribers, by the current basis and centres.
 
-        Everybody goes to the centre that is nearest now (section 5). It will do for as long as events change
-        little. Who had no history when `fit` was called is put where there are fewest.
+        Each subscriber joins the centre that is nearest now (section 5). This is accurate as long as events
+        change little. Subscribers that had no history when `fit` was called join the smallest clusters.
 
         Parameters
         ----------
@@ -174,8 +176,11 @@ class Spectral(BasePlanner):
         """
         if interest.n_subscribers != len(self._order):
             raise ParameterError(
-                f"there are {interest.n_subscribers} subscribers, and the plan was made for "
-                f"{len(self._order)}; make it anew with fit"
+                f"interest has {interest.n_subscribers} subscribers: must be the {len(self._order)} of the "
+                "plan; use fit for others",
+                parameter="interest",
+                value=interest.n_subscribers,
+                limit=f"{len(self._order)} subscribers",
             )
         rows = recent(relation(interest.wants[self._order]), self.history)[self._some]
         label = np.full(len(self._order), -1)
@@ -185,47 +190,54 @@ class Spectral(BasePlanner):
             else:
                 got = self.embedding_.moved(rows).own
             points = self._points(got, self.parts_.row)
-            there = known(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
+            there = rows_with_cluster(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
             label[self._some[there]] = nearest(points[there], self.centre_)
         self._settle(interest, label, len(self._number))
         return self
 
     def place(self, wants: Any) -> Ints:
-        """Return a channel for each of some new rows, without computing anything anew.
+        """Return a channel for each new row, without recomputing the plan.
 
         Parameters
         ----------
         wants
-            Which of the events of `fit`, in their order, each has matched; anything scipy reads as a matrix.
+            Events of `fit`, in their order, that each row has matched; anything scipy reads as a matrix.
         """
         rows = recent(relation(wants), self.history)
         if rows.shape[1] != len(self.parts_.event):
             raise ParameterError(
-                f"new rows are of {rows.shape[1]} events; give those {len(self.parts_.event)} that the plan "
-                "was made with"
+                f"wants has {rows.shape[1]} events: must be the {len(self.parts_.event)} of the plan",
+                parameter="wants",
+                value=rows.shape[1],
+                limit=f"{len(self.parts_.event)} events",
             )
         if rows.shape[0] and not len(self._number):
-            raise ParameterError("the plan was made for no subscribers and has no channels; fit it to some")
+            raise ParameterError(
+                "the plan has no channels, as it was made for no subscribers: fit it to some first",
+                parameter="wants",
+                value=rows.shape[0],
+                limit="empty",
+            )
         part = self.parts_.of_others(rows)
         label = np.full(rows.shape[0], -1)
         there = np.flatnonzero(part >= 0)
         if len(there) and len(self.centre_) and self.embedding_ is not None:
             got = self.embedding_.place(rows[there])
             points = self._points(got, part[there])
-            led = known(points, part[there], self.parts_)
+            led = rows_with_cluster(points, part[there], self.parts_)
             label[there[led]] = nearest(points[led], self.centre_)
         lost = (label < 0) & (part >= 0)
         label[lost] = self._home[part[lost]]
         size = self.size_[self._number] + np.bincount(label[label >= 0], minlength=len(self._number))
-        label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
+        label[label < 0] = assign_rows(size, int(np.count_nonzero(label < 0)))
         return self._number[label] if len(label) else label
 
     def space(self, events: int) -> EmbeddingSpace:
-        """Return what gives rows coordinates, out of so many events."""
+        """Return the embedding method, given the number of events."""
         raise NotImplementedError
 
     def _embedded(self, space: EmbeddingSpace, rows: Relation, group: Ints | None) -> list[list[Doubles]]:
-        """Return coordinates of the rows of each group of each level, and keep what gives them."""
+        """Return coordinates of the rows of each group of each level, and store the frame that gives them."""
         self.embedding_, self.traffic_, self._tree = None, HierarchyReport(), None
         if rows.shape[0] == 0:
             return [[np.zeros((0, 0))]]
@@ -247,7 +259,7 @@ class Spectral(BasePlanner):
         return found.levels
 
     def _clustered(self, levels: list[list[Doubles]], n_clusters: int) -> Ints:
-        """Return the cluster of each row that has coordinates, -1 for the others."""
+        """Return the cluster of each row with usable coordinates, -1 for other rows."""
         rng = np.random.default_rng(self.seed)
         part = self.parts_.row
         if self._tree is None:
@@ -262,7 +274,7 @@ class Spectral(BasePlanner):
         whole = np.zeros((len(part), points[0][0].shape[1]))
         for number, own in zip(numbers[0], points[0], strict=True):
             whole[number] = own
-        led = known(whole, part, self.parts_)
+        led = rows_with_cluster(whole, part, self.parts_)
         self.centre_ = np.zeros((0, whole.shape[1]))
         if not led.any():
             return label
@@ -282,24 +294,24 @@ class Spectral(BasePlanner):
         return label
 
     def _settle(self, interest: Interest, label: Ints, n_clusters: int) -> None:
-        """Put rows that have no cluster into one, those of a part together and then the others; plan."""
+        """Assign rows without a cluster, those of a part together, then the others; set the plan."""
         self.size_ = np.bincount(label[label >= 0], minlength=n_clusters)
         part = np.full(len(label), -1)
         part[self._some] = self.parts_.row
         alone = (label < 0) & (part >= 0)
         lost = np.bincount(part[alone], minlength=len(self.parts_.size))
-        self._home, self.size_ = homes(self.size_, lost)
+        self._home, self.size_ = assign_parts(self.size_, lost)
         label[alone] = self._home[part[alone]]
         rest = label < 0
-        label[rest] = filled(self.size_, int(np.count_nonzero(rest)))
+        label[rest] = assign_rows(self.size_, int(np.count_nonzero(rest)))
         channel = np.empty(len(label), np.int64)
         channel[self._order] = self._number[label] if len(label) else label
         n_channels = n_clusters if self.start is None else self._n_channels
         self.size_ = np.bincount(channel, minlength=n_channels)
         self.plan_ = plan_of_subscribers(interest, channel, n_channels)
 
-    def _follow(self, interest: Interest) -> None:
-        """Give clusters such numbers that as few as can be of the earlier plan have to move."""
+    def _match_earlier(self, interest: Interest) -> None:
+        """Renumber clusters such that as few subscribers of the earlier plan as possible have to move."""
         assert self.start is not None
         earlier = EarlierClusters.of(self.start, interest)
         label = self.plan_.listens.indices.astype(np.int64)
@@ -307,53 +319,55 @@ class Spectral(BasePlanner):
         label = self._number[label] if len(label) else label
         self.size_ = np.bincount(label, minlength=self._n_channels)
         self.plan_ = plan_of_subscribers(interest, label, self._n_channels)
-        kept = earlier.unmoved(interest, self._order, self._n_channels, None)
-        before = kept.cost
-        kept.cluster[:] = label
-        kept.count_in()
-        self.report_ = FitReport(succession=earlier.succession(label, before, kept.cost))
+        unmoved = earlier.unmoved(interest, self._order, self._n_channels, None)
+        before = unmoved.cost
+        unmoved.cluster[:] = label
+        unmoved.count_in()
+        self.report_ = FitReport(succession=earlier.succession(label, before, unmoved.cost))
 
 
 class Rassoc(Spectral):
-    """Clusters by ratio association: subscribers whose matched events are alike to the same others.
+    """Cluster subscribers by ratio association: those with histories similar to the same other histories.
 
-    Coordinates are the largest principal components of the matrix of similarities; k-means of their
-    directions makes clusters. Events count once each, whatever their rate.
+    Coordinates are the largest principal components of the matrix of similarities; k-means clusters their
+    directions. Events count once each, whatever their rate.
 
     Parameters
     ----------
     channels
-        How many clusters; required, but with `start`.
+        Number of clusters; required unless `start` is given.
     seed
-        Of groups, landmarks and the starts of k-means.
+        Seed of groups, landmarks and starts of k-means (default 0).
     similarity
-        Of histories: see `similarity`. With `cosine` no matrix of similarities is made, so that there may be
-        any number of subscribers, and clusters come out better than with `jaccard`, the paper's.
+        Similarity of histories: see `similarity`. With `cosine` (the default) no matrix of similarities is
+        stored, so that the number of subscribers is not limited, and clusters are better than with `jaccard`,
+        the paper's.
     dimensions
-        How many coordinates, at most.
+        Most coordinates (default 20).
     history
-        How many events, the last ones, of each subscriber count; None for all: a window that is common to
-        all.
+        Number of the most recent events of each subscriber that count; None (the default) for all, which is a
+        window common to all subscribers.
     normalise
-        Whether only the directions of coordinates count, not their lengths.
+        Whether only the directions of coordinates count, not their lengths (default: true).
     levels, groups
-        With more than one level coordinates are found by so many groups, each by itself: see `GroupTree`. There
-        are 8 where left out; on Spark as many as subscribers make.
+        With more than one level (default 1), coordinates are found by this number of groups, each on its own:
+        see `GroupTree`. The default is 8 groups; on Spark, it depends on the number of subscribers.
     landmarks
-        The share of each group's members that is in the group above; at least one more than dimensions, or
-        all.
+        Share of each group's members that are landmarks, members of the group above as well (default 0.3). A
+        group has at least one landmark more than dimensions, or all its members are.
     table
-        Whether everybody is compared with the landmarks of the highest group: one basis for all, which is
-        more accurate. It takes 2 levels at least.
+        Whether all subscribers are compared with the landmarks of the highest group: one basis for all, which
+        is more accurate (default: false). It implies at least 2 levels.
     offset
-        Whether projections of groups have an offset, which the paper's have not: see `Projection`.
+        Whether projections of groups have an offset, unlike the paper's (default: true): see `Projection`.
     clustering
-        With levels: `all`, or by the root's points (`sampled`) or group by group (`hierarchical`, `hp2pc`).
+        With several levels: k-means on `all` rows (the default), on the root's points (`sampled`), or group
+        by group (`hierarchical`, `hp2pc`).
     restarts
-        How often k-means begins anew.
+        Number of runs of k-means from different starts (default 3).
     start
-        An earlier plan of clusters: new ones take over its numbers, such that as few as can be have to move.
-        There are as many clusters as it has where `channels` is left out.
+        An earlier plan of clusters: new clusters take over its numbers such that as few subscribers as
+        possible have to move. Its number of clusters is the default of `channels`.
 
     Examples
     --------
@@ -368,31 +382,31 @@ class Rassoc(Spectral):
     """
 
     def space(self, events: int) -> Association:
-        """Return what gives rows coordinates, out of so many events."""
+        """Return the embedding method, given the number of events."""
         return Association(
             dimensions=self.dimensions, similarity=self.similarity, events=events, offset=self.offset
         )
 
 
 class Ncut(Spectral):
-    """Clusters by normalised cut: subscribers who are near each other in the graph of who shares events.
+    """Cluster subscribers by normalised cut: those near each other in the graph of shared events.
 
-    Coordinates are the slowest modes of a walk on the graph of similarities, without those that tell its
-    connected parts.
+    Coordinates are the slowest modes of a random walk on the graph of similarities, without the constant
+    modes of its connected parts.
 
     Parameters
     ----------
     channels, seed, similarity, dimensions, history, normalise, levels, groups, landmarks, table, offset,
     clustering, restarts, start
-        See `Rassoc`. With `cosine` and no kernel no matrix is made.
+        See `Rassoc`. With `cosine` and no kernel no matrix is stored.
     sigma
-        The width of the kernel, where there is one.
+        Width of the kernel, if there is one (default: the square root of 0.1).
     kernel
-        What weights are of similarities s: `none` for s itself, by which clusters come out best, `distance`
-        for exp(-(1 - s) / sigma^2), or `printed` for exp(-s / sigma^2), as the paper has it, which falls as s
+        Weight of a similarity s: `none` (the default) for s itself, which gives the best clusters, `distance`
+        for exp(-(1 - s) / sigma^2), or `printed` for exp(-s / sigma^2), as in the paper, which falls as s
         rises.
     form
-        Of projections between levels: see `cut_projection`.
+        Form of projections between levels: see `cut_projection`.
 
     Examples
     --------
@@ -446,8 +460,8 @@ class Ncut(Spectral):
         self.form: Form = form
 
     def space(self, events: int) -> SpaceCut:
-        """Return what gives rows coordinates, out of so many events."""
-        # The square of it is a number above 0 as well.
+        """Return the embedding method, given the number of events."""
+        # Limits by which the square is a finite number above 0 as well.
         check_number("sigma", self.sigma, least=1e-150, most=1e150, limit="a number above 0, such as 0.3")
         return SpaceCut(
             dimensions=self.dimensions,

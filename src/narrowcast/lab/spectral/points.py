@@ -1,4 +1,4 @@
-"""Coordinates as k-means takes them: by their directions, with connected parts kept apart."""
+"""Points for k-means: directions of coordinates, with connected parts kept apart."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["SpectralPoints", "columns_of", "known"]
+__all__ = ["SpectralPoints", "columns_of", "rows_with_cluster"]
 
-#: How far parts of the graph are kept from each other, where two points of one are at most 2 apart.
+#: Coordinate that separates parts of the graph; two unit vectors of one part are at most 2 apart.
 _APART = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpectralPoints:
-    """What makes points of coordinates, each row by itself.
+    """A map from coordinates to points for k-means, row by row.
 
     Parameters
     ----------
     normalise
         Whether only directions count.
     longest
-        How far from 0 coordinates are, at most.
+        Largest distance of coordinates from 0.
     columns
-        How many parts, the first ones, are kept apart.
+        Number of parts, the largest ones, that are kept apart, each by a coordinate of its own.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class SpectralPoints:
     columns: int
 
     def __call__(self, coordinates: Doubles, part: Ints) -> Doubles:
-        """Return a point for each row of coordinates, given the part that each is of."""
+        """Return a point for each row of coordinates, given the part of each row."""
         points = normalised(coordinates, self.longest) if self.normalise else coordinates
         if not self.columns:
             return points
@@ -59,16 +59,16 @@ class SpectralPoints:
 
     @property
     def most(self) -> float:
-        """What no number of a point is above."""
+        """Upper bound of the absolute value of coordinates."""
         length = 1.0 if self.normalise else self.longest
         return max(length, (_APART * (length or 1.0)) if self.columns else 0.0)
 
 
-def known(points: Doubles, part: Ints, parts: ConnectedParts) -> Bools:
-    """Return which points say where somebody belongs: of who has coordinates, and is not alone."""
+def rows_with_cluster(points: Doubles, part: Ints, parts: ConnectedParts) -> Bools:
+    """Return which points determine a cluster: of rows with coordinates and not alone in their part."""
     return np.asarray(points.any(axis=1) & (parts.size[part] > 1))
 
 
 def columns_of(parts: ConnectedParts, n_rows: int, n_clusters: int) -> int:
-    """Return how many parts are kept apart: those of a quarter of the members of a mean cluster."""
+    """Return the number of parts that are kept apart: those of at least a quarter of a mean cluster."""
     return parts.n_large(n_rows / (4 * max(n_clusters, 1)))

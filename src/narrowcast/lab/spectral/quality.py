@@ -1,4 +1,4 @@
-"""How good clusters are: how even, how near to ideal ones, and what members get of events in vain."""
+"""Quality of clusters: evenness, accuracy against ideal ones, and unwanted deliveries to members."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Reception", "accuracy", "balance", "entropy", "received"]
 
-#: The most pairs of events and members in a block.
+#: Most pairs of events and members in a block.
 _BLOCK = 1 << 22
 
 
 def balance(label: ArrayLike, n_clusters: int | None = None) -> float:
-    """Return how many times the mean the largest cluster has members.
+    """Return the size of the largest cluster relative to the mean size.
 
     Parameters
     ----------
     label
-        For each member the number of its cluster.
+        Cluster number of each member.
     n_clusters
-        How many clusters there are, empty ones among them; where left out, those with members.
+        Number of clusters, empty ones included (default: those with members).
 
     Examples
     --------
@@ -47,20 +47,20 @@ def balance(label: ArrayLike, n_clusters: int | None = None) -> float:
     if n_clusters is None:
         n_clusters = int(np.count_nonzero(size))
     elif len(size) > n_clusters:
-        raise ParameterError(f"label {len(size) - 1} is beyond the {n_clusters} clusters; count from 0")
+        raise ParameterError(parameter="label", value=len(size) - 1, limit=f"from 0 to {n_clusters - 1}")
     return float(size.max() * n_clusters / len(number)) if len(number) else 1.0
 
 
 def entropy(label: ArrayLike, ideal: ArrayLike) -> float:
-    """Return how mixed clusters are: 0 where each has members of one ideal cluster, 1 where of all alike.
+    """Return how mixed clusters are: 0 if each has members of one ideal cluster, 1 if of all in equal shares.
 
-    It is the mean over members of the entropy of the ideal labels in their cluster, by the logarithm of the
-    number of ideal clusters.
+    It is the mean over members of the entropy of the ideal labels in their cluster, to the base of the number
+    of ideal clusters.
 
     Parameters
     ----------
     label, ideal
-        For each member the number of its cluster, and of that where it should be.
+        For each member the number of its cluster and of its ideal cluster.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def entropy(label: ArrayLike, ideal: ArrayLike) -> float:
 
 
 def accuracy(label: ArrayLike, ideal: ArrayLike) -> float:
-    """Return the share of members in the right cluster, clusters being matched one to one as well as can be.
+    """Return the share of members in the right cluster, for the best one-to-one match of clusters.
 
     Parameters
     ----------
@@ -94,21 +94,36 @@ def accuracy(label: ArrayLike, ideal: ArrayLike) -> float:
 
 
 def _labels(label: ArrayLike) -> Ints:
-    """Return the numbers of clusters, all at least 0."""
+    """Return cluster numbers as an array; refuse other values than integers of at least 0."""
     number = np.asarray(label)
     if number.ndim != 1 or (number.size and not np.issubdtype(number.dtype, np.integer)):
-        raise ParameterError(f"labels have shape {number.shape} and type {number.dtype}; give whole numbers")
+        raise ParameterError(
+            f"label has shape {number.shape} and type {number.dtype}: must be a list of integers",
+            parameter="label",
+            value=str(number.dtype),
+            limit="a list of integers",
+        )
     wrong = np.flatnonzero(number < 0)
     if len(wrong):
-        raise ParameterError(f"member {wrong[0]} has label {number[wrong[0]]}; put it into a cluster, from 0")
+        raise ParameterError(
+            f"label of member {wrong[0]} is {number[wrong[0]]}: must be a cluster number of at least 0",
+            parameter="label",
+            value=int(number[wrong[0]]),
+            limit="at least 0",
+        )
     return number.astype(np.int64)
 
 
 def _table(label: ArrayLike, ideal: ArrayLike) -> Ints:
-    """Return how many members each cluster (rows) has of each ideal one; without clusters that are empty."""
+    """Return a table of members by cluster (rows) and ideal cluster (columns), without empty clusters."""
     one, other = _labels(label), _labels(ideal)
     if len(one) != len(other):
-        raise ParameterError(f"{len(one)} labels and {len(other)} ideal ones; give both for each member")
+        raise ParameterError(
+            f"ideal has {len(other)} labels: must be {len(one)}, one for each member",
+            parameter="ideal",
+            value=len(other),
+            limit=f"{len(one)} labels",
+        )
     (rows, row), (columns, column) = (np.unique(each, return_inverse=True) for each in (one, other))
     found = np.bincount(row * len(columns) + column, minlength=len(rows) * len(columns))
     return found.reshape(len(rows), len(columns))
@@ -116,16 +131,16 @@ def _table(label: ArrayLike, ideal: ArrayLike) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """What members of clusters got of some events.
+    """Deliveries of events to members of clusters.
 
     Parameters
     ----------
     matches
-        How many pairs of event and member there are such that the member wants the event.
+        Number of pairs of event and member such that the member wants the event.
     receptions
-        How many messages members got; somebody in two clusters that an event is sent to gets it twice.
+        Number of messages to members; a member of two clusters that an event is sent to gets it twice.
     reached
-        How many pairs there are such that the member got the event, once or more often.
+        Number of pairs of event and member such that the member got the event, at least once.
     """
 
     matches: int
@@ -134,35 +149,35 @@ class Reception:
 
     @property
     def false_positives(self) -> int:
-        """Pairs of event and member such that the member got what it does not want."""
+        """Number of pairs of event and member such that the member got an event it does not want."""
         return self.reached - self.matches
 
     @property
     def rate(self) -> float:
-        """The share of false positives in what was reached; 0 where nothing was."""
+        """False positives as a share of the pairs reached; 0 if none is."""
         return self.false_positives / self.reached if self.reached else 0.0
 
     def notification_cost(self, control: float = 0.0) -> float:
-        """Return how many messages there were for one that was wanted, those of control among them."""
+        """Return the number of messages per wanted one, with `control` messages added."""
         if self.matches:
             return (self.receptions + control) / self.matches
         return math.inf if self.receptions + control else 0.0
 
 
 def received(matches: Any, clusters: Any, *, peers: ArrayLike | None = None) -> Reception:
-    """Return what members get when each event is sent to every cluster in which somebody wants it.
+    """Count deliveries when each event is sent to every cluster with a member that wants it.
 
     Parameters
     ----------
     matches
-        Which subscriptions each event matches: `Matches`, or a matrix of events x subscriptions. Of events
-        that clusters were made from it says little: give others.
+        Subscriptions that each event matches: `Matches`, or a matrix of events x subscriptions. The events
+        should not be those from which the clusters were made, which would bias the result.
     clusters
-        For each subscription the number of its cluster; or, where one may be in several, a relation of
-        subscriptions x clusters. Each is in one at least.
+        Cluster number of each subscription; or, if a subscription may be in several, a relation of
+        subscriptions x clusters. Each subscription must be in at least one.
     peers
-        For each subscription whose it is. Then members are peers, who are in the clusters of all of their
-        subscriptions, and want what any of these matches. Where left out, members are subscriptions.
+        The peer that owns each subscription. Members are then peers, which are in the clusters of all their
+        subscriptions and want all their matches (default: members are subscriptions).
 
     Examples
     --------
@@ -180,7 +195,12 @@ def received(matches: Any, clusters: Any, *, peers: ArrayLike | None = None) -> 
     if peers is not None:
         owner = _labels(peers)
         if len(owner) != joined.shape[0]:
-            raise ParameterError(f"{len(owner)} peers for {joined.shape[0]} subscriptions; give one for each")
+            raise ParameterError(
+                f"peers has {len(owner)} numbers: must be {joined.shape[0]}, one for each subscription",
+                parameter="peers",
+                value=len(owner),
+                limit=f"{joined.shape[0]} numbers",
+            )
         n_peers = int(owner.max(initial=-1)) + 1
         members = relation_of(owner[rows_of(joined)], joined.indices, (n_peers, joined.shape[1]))
         own = relation_of(rows_of(wanted), owner[wanted.indices], (wanted.shape[0], n_peers))
@@ -196,31 +216,38 @@ def received(matches: Any, clusters: Any, *, peers: ArrayLike | None = None) -> 
 
 
 def _pairs(hit: Relation, members: Relation) -> int:
-    """Return how many pairs of event and member there are such that a cluster of the member is sent to."""
-    held = members.T.tocsr()
+    """Return the number of pairs of an event and a member of a cluster that it is sent to."""
+    by_cluster = members.T.tocsr()
     size = max(1, _BLOCK // max(members.shape[0], 1))
-    return sum(int((hit[start : start + size] @ held).nnz) for start in range(0, hit.shape[0], size))
+    return sum(int((hit[start : start + size] @ by_cluster).nnz) for start in range(0, hit.shape[0], size))
 
 
 def _joined(clusters: Any) -> Relation:
-    """Return subscriptions x clusters, each subscription in one at least."""
+    """Return a relation of subscriptions x clusters; refuse subscriptions without a cluster."""
     if not issparse(clusters) and np.ndim(clusters) == 1:
         label = _labels(clusters)
         return relation_of(np.arange(len(label)), label, (len(label), int(label.max(initial=-1)) + 1))
     joined = relation(clusters)
     nowhere = np.flatnonzero(np.diff(joined.indptr) == 0)
     if len(nowhere):
-        raise ParameterError(f"subscription {nowhere[0]} is in no cluster; put each into one at least")
+        raise ParameterError(
+            f"clusters: subscription {nowhere[0]} is in no cluster: must be in at least one",
+            parameter="clusters",
+            value=int(nowhere[0]),
+            limit="at least one cluster for each subscription",
+        )
     return joined
 
 
 def _wanted(matches: Any, n_subscriptions: int) -> Relation:
-    """Return events x subscriptions."""
+    """Return a relation of events x subscriptions; refuse matches of subscriptions outside the clusters."""
     if isinstance(matches, Matches):
         if matches.index.max(initial=-1) >= n_subscriptions:
             raise ParameterError(
-                f"subscription {matches.index.max()} is matched, and {n_subscriptions} are in clusters; "
-                "put each into one at least"
+                f"matches has subscription {matches.index.max()}: must be below {n_subscriptions}",
+                parameter="matches",
+                value=int(matches.index.max()),
+                limit=f"below {n_subscriptions}",
             )
         shape = (matches.n_events, n_subscriptions)
         return relation(
@@ -229,7 +256,9 @@ def _wanted(matches: Any, n_subscriptions: int) -> Relation:
     wanted = relation(matches)
     if wanted.shape[1] != n_subscriptions:
         raise ParameterError(
-            f"matches are of {wanted.shape[1]} subscriptions, and {n_subscriptions} are in clusters; "
-            "give both for the same"
+            f"matches has {wanted.shape[1]} subscriptions: must be the {n_subscriptions} in clusters",
+            parameter="matches",
+            value=wanted.shape[1],
+            limit=f"{n_subscriptions} subscriptions",
         )
     return wanted

@@ -1,9 +1,9 @@
-"""Ratio association: rows as points by their similarities with all others (tariq2012, section 3.1).
+"""Ratio association: rows as points by their similarities with all other rows (tariq2012, section 3.1).
 
-The matrix W of similarities, a column for each point, has its mean column m taken off, and U are the left
-vectors of the largest singular values of what is left. The coordinates of a point with column w are
-U' (w - m): those of the rows themselves, and of any others (Nystroem). The printed formula for others leaves
-the mean in, by which a landmark would not be where it is.
+The matrix W of similarities has a column for each point. With m its mean column, U are the left singular
+vectors of the largest singular values of W - m. The coordinates of a point with column w are U' (w - m), both
+for the rows themselves and for other points (Nystroem extension). The printed formula for other points does
+not subtract the mean, by which a landmark would get other coordinates than its own.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Axes", "rassoc"]
 
-#: A singular value of less than this share of the largest is 0 but for rounding.
+#: A singular value below this share of the largest is 0 up to rounding.
 _NOTHING = 1e-7
-#: Measured: the time of all products with vectors by that of a product of two matched events, and of these by
-#: that of a step with a matrix of events.
+#: Measured ratios of time: of all products with vectors to a product of two matched events, and of that to a
+#: step with a matrix of events.
 _PRODUCTS, _STEPS = 20, 80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Axes:
-    """The directions in which rows differ most by their similarities with each other.
+    """The directions in which the similarities of rows differ most.
 
     Parameters
     ----------
     vectors
-        One column for each direction, of length 1, and one row for each row that others are compared with.
+        One unit column for each direction, and one row for each row that points are compared with.
     mean
         The mean similarity of each of these rows with all of them.
     values
-        The singular values, the largest first.
+        The singular values, in descending order.
     """
 
     vectors: Doubles
@@ -52,23 +52,23 @@ class Axes:
     values: Doubles
 
     def place(self, likeness: Likeness) -> Doubles:
-        """Return the coordinates of points, given how alike each of the rows is to each of the points."""
+        """Return the coordinates of points, given their similarities (columns) to the rows."""
         return np.asarray(likeness.T @ self.vectors - self.mean @ self.vectors, np.float64)
 
 
 def rassoc(likeness: Likeness, dimensions: int) -> Axes:
     """Return the directions of ratio association.
 
-    The matrix without its mean is never stored but for few rows, and with `Cosine` neither is that of
-    similarities.
+    The matrix without its mean is stored for few rows only; with `Cosine`, the matrix of similarities is not
+    stored either.
 
     Parameters
     ----------
     likeness
-        How alike rows are, each with itself as well (where the diagonal is 0, as for edges of a graph, there
-        are singular values that stand for nothing).
+        Similarities of rows, each with itself as well (with a diagonal of 0, as for edges of a graph, some
+        singular values are meaningless).
     dimensions
-        How many directions; fewer where similarities differ in fewer.
+        Most directions; fewer if similarities differ in fewer.
 
     Examples
     --------
@@ -98,8 +98,8 @@ def rassoc(likeness: Likeness, dimensions: int) -> Axes:
         square, vectors = largest(squared, n, wanted)
         value = np.sqrt(np.maximum(square, 0.0))
     largest_value = max(value.max(initial=0.0), n * mean.max(initial=0.0))  # that of the mean counts as well
-    kept = int(np.count_nonzero(value > _NOTHING * largest_value))
-    return Axes(np.ascontiguousarray(vectors[:, :kept]), mean, value[:kept])
+    used = int(np.count_nonzero(value > _NOTHING * largest_value))
+    return Axes(np.ascontiguousarray(vectors[:, :used]), mean, value[:used])
 
 
 def _pays(likeness: Cosine) -> bool:

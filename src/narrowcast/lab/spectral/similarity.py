@@ -1,4 +1,4 @@
-"""How alike histories of matched events are: similarities from the events that two of them share."""
+"""Similarities of histories (sets of matched events) from the events that two of them share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SIMILARITIES", "Likeness", "Similarity", "n_events", "similarity"]
 
-#: The most bytes that the similarities of a call may take.
+#: Most bytes of the similarities of a call.
 MOST = 4 << 30
-#: A pair that is stored takes a number of 8 bytes and a column of 4; in a block while it is made, twice that.
+#: Bytes of a stored pair: a number of 8 and a column of 4; twice that in a block under construction.
 _PAIR = 12
-#: A block of rows meets no more pairs than this while it is made, or is one row: 1 GB at the very most.
+#: Most pairs of a block of rows under construction, unless it is one row: at most 1 GB.
 _BLOCK = 1 << 24
 
-#: For pairs that share something: the number they share, the sizes of both, and the number of events.
+#: Measure of pairs with shared events: number of shared ones, the sizes of both, and the number of events.
 _Measure = Callable[["Doubles", "Doubles", "Doubles", int], "Doubles"]
-#: Similarities by name. What pairs that share nothing have is 0, but for simple matching.
+#: Similarities by name. Pairs that share nothing have 0, except with simple matching.
 SIMILARITIES: Registry[_Measure] = Registry("similarity")
 
 
@@ -64,7 +64,7 @@ def _russell_rao(shared: Doubles, _one: Doubles, _other: Doubles, events: int) -
 
 @SIMILARITIES.register("simple-matching")
 def _simple_matching(shared: Doubles, _one: Doubles, _other: Doubles, events: int) -> Doubles:
-    """Return what sharing adds to 1 - (one + other) / events, which `similarity` keeps apart."""
+    """Return the excess over 1 - (one + other) / events, which `similarity` stores separately."""
     return 2.0 * shared / events
 
 
@@ -73,12 +73,12 @@ class Likeness(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns it has."""
+        """Number of rows and of columns."""
         ...
 
     @property
     def T(self) -> Likeness:  # noqa: N802
-        """The same with rows and columns swapped."""
+        """The transpose."""
         ...
 
     def __matmul__(self, vectors: Doubles) -> Doubles: ...
@@ -88,26 +88,26 @@ class Likeness(Protocol):
         ...
 
     def components(self) -> Ints:
-        """Return the number of the connected part that each row is in, of a square one."""
+        """Return the number of each row's connected component; for square matrices."""
         ...
 
     def toarray(self) -> Doubles:
-        """Return it as an array; for few rows only."""
+        """Return the matrix as an array; for few rows only."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Similarity:
-    """Similarities as a sparse matrix plus, where all pairs have some, a product of two narrow ones.
+    """Similarities as a sparse matrix plus, if all pairs are similar, a product of two narrow matrices.
 
     The similarity of row i and column j is `shared[i, j] + left[i] @ right[j]`.
 
     Parameters
     ----------
     shared
-        What pairs have that share events.
+        Similarities of pairs that share events.
     left, right
-        One row for each row and for each column; without columns but for simple matching.
+        One row for each row and for each column; without columns except for simple matching.
     """
 
     shared: Sparse
@@ -121,12 +121,12 @@ class Similarity:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns it has."""
+        """Number of rows and of columns."""
         return self.shared.shape
 
     @property
     def T(self) -> Similarity:  # noqa: N802
-        """The same with rows and columns swapped."""
+        """The transpose."""
         return Similarity(self.shared.T.tocsr(), self.right, self.left)
 
     def __matmul__(self, vectors: Doubles) -> Doubles:
@@ -137,12 +137,12 @@ class Similarity:
         return np.asarray(self.shared.diagonal() + (self.left * self.right).sum(axis=1), np.float64)
 
     def apart(self, rows: Ints | None = None, columns: Ints | None = None) -> Similarity:
-        """Return the same with nothing between a row and itself.
+        """Return the same matrix with 0 for the similarity of a row with itself.
 
         Parameters
         ----------
         rows, columns
-            The numbers of the same histories as rows and as columns; left out, both have the same order.
+            Numbers of the rows and columns of the same histories (default: equal numbers).
         """
         n = self.shared.shape[0]
         its = np.full(n, -1)
@@ -150,26 +150,26 @@ class Similarity:
         shared = self.shared.copy()
         row = np.repeat(np.arange(n), np.diff(shared.indptr))
         own = its[row] == shared.indices
-        # Who has a `left` shares events with itself, so that no pair is added.
+        # A row with a `left` shares events with itself, so its own pair is stored already.
         here, there = row[own], shared.indices[own]
         shared.data[own] = -(self.left[here] * self.right[there]).sum(axis=1)
         shared.eliminate_zeros()
         return Similarity(shared, self.left, self.right)
 
     def components(self) -> Ints:
-        """Return the number of the connected part that each row is in; whoever has a `left` is in one."""
+        """Return the number of each row's connected component; rows with nonzero `left` are in one."""
         label = connected_components(self.shared, directed=False)[1].astype(np.int64)
         everywhere = self.left.any(axis=1)
         label[np.isin(label, label[everywhere])] = label.max(initial=0) + 1
         return np.unique(label, return_inverse=True)[1].astype(np.int64)
 
     def toarray(self) -> Doubles:
-        """Return it as an array; for few rows only."""
+        """Return the matrix as an array; for few rows only."""
         return np.asarray(self.shared.toarray() + self.left @ self.right.T, np.float64)
 
 
 def n_events(*histories: Relation) -> int:
-    """Return how many events occur in at least one history."""
+    """Return the number of events that occur in at least one history."""
     return len(np.unique(np.concatenate([each.indices for each in histories])))
 
 
@@ -181,28 +181,30 @@ def similarity(
     events: int | None = None,
     most: int = MOST,
 ) -> Similarity:
-    """Return how alike histories are: from the events that pairs share, found by lists of who matched what.
+    """Return the similarities of histories, computed from the events that pairs share by an inverted index.
 
-    Only pairs that share an event are stored. They are found some rows at a time: no more than 2**24 meetings
-    of two histories in an event are looked at together, or those of one row.
+    Only pairs that share an event are stored. Rows are processed in blocks, each of a row or with at most
+    2**24 coincidences of two histories in an event.
 
     Parameters
     ----------
     rows
         Histories, one row each, over the same events as those of `columns`.
     columns
-        Histories to compare with; left out, each row is compared with each, itself included.
+        Histories to compare with (default: `rows`, each row with each, itself included).
     kind
         One of `SIMILARITIES`: with a shared events of histories of x and y events out of E, `jaccard` is
         a / (x + y - a), `dice` 2 a / (x + y), `simpson` a / min(x, y), `cosine` a / sqrt(x y), `russell-rao`
-        a / E, and `simple-matching` 1 - (x + y - 2 a) / E. An empty history has 0 with all, itself too.
+        a / E, and `simple-matching` 1 - (x + y - 2 a) / E. An empty history has similarity 0 with all, itself
+        included.
     events
-        E; where left out, as many as occur in a history of `columns`.
+        E (default: the number of events that occur in a history of `columns`).
     most
-        The most bytes that stored pairs may take.
+        Most bytes of stored pairs (default 4 GB).
 
     Examples
     --------
+    >>> from narrowcast.model.relation import relation
     >>> rows = relation([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]])
     >>> similarity(rows).toarray().round(2).tolist()
     [[1.0, 0.33, 0.0, 0.0], [0.33, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
@@ -211,7 +213,10 @@ def similarity(
     others = rows if columns is None else columns
     if rows.shape[1] != others.shape[1]:
         raise ParameterError(
-            f"histories are of {rows.shape[1]} and of {others.shape[1]} events; compare those of the same"
+            f"columns has {others.shape[1]} events: must be {rows.shape[1]}, as rows has",
+            parameter="columns",
+            value=others.shape[1],
+            limit=f"{rows.shape[1]} events",
         )
     events = n_events(others) if events is None else events
     size, other = (np.diff(each.indptr).astype(np.float64) for each in (rows, others))
@@ -223,9 +228,12 @@ def similarity(
         pairs += block.nnz
         if pairs * _PAIR > most:
             raise ParameterError(
-                f"similarities of {rows.shape[0]} and {others.shape[0]} histories take more than "
+                f"similarities of {rows.shape[0]} and {others.shape[0]} histories: must take at most "
                 f"{most / 2**30:g} GB; use cosine similarity in the space of events, more levels or a table "
-                "of landmarks, or shorter histories"
+                "of landmarks, or shorter histories",
+                parameter="most",
+                value=most,
+                limit=f"at least {pairs * _PAIR}",
             )
         block.sort_indices()
         row = np.repeat(size[low:high], np.diff(block.indptr))
@@ -243,13 +251,13 @@ def similarity(
 
 
 def _ones(histories: Relation) -> csr_array[np.int32, tuple[int, int]]:
-    """Return histories as numbers that can be added up."""
+    """Return histories as a matrix of integers, whose products are sums."""
     parts = (np.ones(histories.nnz, np.int32), histories.indices, histories.indptr)
     return csr_array(parts, shape=histories.shape)
 
 
 def _blocks(rows: Relation, others: Relation) -> list[tuple[int, int]]:
-    """Return ranges of rows that meet a bounded number of others, counted once for each event they share."""
+    """Return ranges of rows with a bounded number of coincidences: a pair counts once per shared event."""
     audience = np.bincount(others.indices, minlength=others.shape[1])
     met = np.append(0, np.cumsum(audience[rows.indices]))[rows.indptr]
     found, low = [], 0

@@ -1,4 +1,4 @@
-"""What coordinates rows get, and how those of one group are made those of all: ratio association or cut."""
+"""Embedding methods: coordinates of rows, and projections of one group's coordinates onto the common ones."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = ["Above", "Association", "EmbeddingSpace", "LocalSpace", "SpaceCut", "
 
 
 class SpaceFrame(Protocol):
-    """Coordinates of some rows, and by comparison with these of any others."""
+    """Coordinates of some rows, and of other rows by comparison with these."""
 
     @property
     def rows(self) -> Relation:
-        """The histories that others are compared with."""
+        """The histories that other rows are compared with."""
         ...
 
     @property
@@ -52,13 +52,13 @@ class SpaceFrame(Protocol):
         ...
 
     def moved(self, rows: Relation) -> SpaceFrame:
-        """Return the frame with newer histories of its rows, and where they are by these."""
+        """Return the frame with newer histories of its rows, and their coordinates by these."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalSpace:
-    """A group by itself: its frame, and where its members are there."""
+    """A group on its own: its frame, and the coordinates of its members in it."""
 
     frame: SpaceFrame
     coordinates: Doubles
@@ -66,16 +66,16 @@ class LocalSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Above:
-    """What a group is told of the one above it.
+    """The data that a group receives from the one above it.
 
     Parameters
     ----------
     rows
         The histories of the members above.
     coordinates
-        Where these are, for all.
+        Their common coordinates.
     landmarks
-        Which of them are the group's landmarks, in the order that these have in the group.
+        The rows among them that are the group's landmarks, in the group's order.
     """
 
     rows: Relation
@@ -84,14 +84,14 @@ class Above:
 
 
 class EmbeddingSpace(Protocol):
-    """A way to give rows coordinates; each step takes one group's histories and what it was told."""
+    """An embedding method; each step takes one group's histories and the data it received from above."""
 
     @property
     def dimensions(self) -> int:
-        """How many coordinates there are, at most."""
+        """Most coordinates."""
         ...
 
-    #: Whether a projection takes all members of the group above, or only the group's landmarks there.
+    #: Whether a projection uses all members of the group above, or only the group's landmarks there.
     whole: bool
 
     def frame(self, rows: Relation) -> SpaceFrame:
@@ -99,27 +99,27 @@ class EmbeddingSpace(Protocol):
         ...
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
-        """Return a group by itself, given which of its members are its landmarks."""
+        """Embed a group on its own, given its landmarks."""
         ...
 
     def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:
-        """Return what brings a group's coordinates to those of all."""
+        """Return the map from a group's coordinates to the common ones."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """Ratio association.
+    """Embedding by ratio association.
 
     Parameters
     ----------
     dimensions
-        How many coordinates, at most.
+        Most coordinates (default 20).
     similarity
-        One of `SIMILARITIES`; with `cosine` the matrix of similarities is never made.
+        One of `SIMILARITIES`; with `cosine` the matrix of similarities is never stored.
     events
-        Out of how many events, for similarities that ask; those that occur in the histories of a frame where
-        left out, which is not the same for each group.
+        Number of events, for similarities that depend on it (default: those that occur in the histories of a
+        frame, which differs by group).
     offset
         Whether projections have an offset: see `Projection`.
 
@@ -141,7 +141,7 @@ class Association:
         _check(self.dimensions, self.similarity)
 
     def likeness(self, rows: Relation, columns: Relation | None = None) -> Likeness:
-        """Return how alike histories are."""
+        """Return the similarities of histories."""
         if self.similarity == "cosine":
             return Cosine.of(rows, columns)
         return similarity(rows, columns, kind=self.similarity, events=self.events)
@@ -153,12 +153,12 @@ class Association:
         return LinearFrame(self, rows, axes, axes.place(likeness))
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:
-        """Return a group by itself: the frame is that of its landmarks, by which the others are placed."""
+        """Embed a group on its own, by a frame of its landmarks with which other members are compared."""
         frame = self.frame(rows[landmarks])
         return LocalSpace(frame, frame.place(rows))
 
     def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:  # noqa: ARG002
-        """Return the change of basis that brings landmarks nearest to where they are above."""
+        """Return the change of basis by which landmarks are nearest to their coordinates above."""
         own = with_offset(local.frame.own) if self.offset else local.frame.own
         return Projection.of(basis_change(own, above.coordinates[above.landmarks]), offset=self.offset)
 
@@ -177,22 +177,23 @@ class LinearFrame:
         return self.axes.place(self.space.likeness(self.rows, rows))
 
     def moved(self, rows: Relation) -> LinearFrame:
-        """Return the frame with newer histories of its rows, and where they are by these."""
+        """Return the frame with newer histories of its rows, and their coordinates by these."""
         return LinearFrame(self.space, rows, self.axes, self.axes.place(self.space.likeness(rows)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceCut:
-    """Normalised cut.
+    """Embedding by normalised cut.
 
     Parameters
     ----------
     dimensions, similarity, events, offset
-        See `Association`. With `cosine` and without a kernel no matrix of weights is made.
+        See `Association`. With `cosine` and without a kernel no matrix of weights is stored.
     kernel, square
-        What weights are of similarities: see `weights`.
+        Weight of a similarity: see `weights`.
     form
-        Of projections: see `cut_projection`. But for `rw`, coordinates are times the root of degrees.
+        Form of projections: see `cut_projection`. Except for `rw`, coordinates are multiplied by the root of
+        degrees.
     """
 
     dimensions: int = 20
@@ -210,22 +211,22 @@ class SpaceCut:
         check_form(self.form)
 
     def weight(self, rows: Relation, columns: Relation | None = None) -> Likeness:
-        """Return the weights between histories."""
+        """Return the weights of edges between histories in the similarity graph."""
         if self.similarity == "cosine" and self.kernel == "none":
             return Cosine.of(rows, columns)
         return self.stored(rows, columns)
 
     def stored(self, rows: Relation, columns: Relation | None = None) -> Similarity:
-        """Return the same as a matrix."""
+        """Return the weights of edges between histories as a stored matrix."""
         found = similarity(rows, columns, kind=self.similarity, events=self.events)
         return weights(found, kernel=self.kernel, square=self.square)
 
     def scaled(self, points: Doubles, degree: Doubles) -> Doubles:
-        """Return coordinates as the form of projections has them."""
+        """Return coordinates as the form of projections requires them."""
         return points if self.form == "rw" else np.sqrt(np.maximum(degree, 0.0))[:, None] * points
 
     def frame(self, rows: Relation) -> CutFrame:
-        """Return the frame of rows on their own; the same histories have the same coordinates."""
+        """Return the frame of rows on their own; equal histories have equal coordinates."""
         histories = Matches.trusted(rows.indptr.astype(np.int64), rows.indices.astype(np.int32))
         first, kind = histories.distinct()
         found = ncut(self.weight(rows[first]), self.dimensions, np.bincount(kind))
@@ -233,15 +234,16 @@ class SpaceCut:
         return CutFrame(self, rows, modes, self.scaled(modes.vectors, modes.degree))
 
     def local(self, rows: Relation, landmarks: Ints) -> LocalSpace:  # noqa: ARG002
-        """Return a group by itself: the frame is that of all its members."""
+        """Embed a group on its own, by a frame of all its members."""
         frame = self.frame(rows)
         return LocalSpace(frame, frame.own)
 
     def projection(self, local: LocalSpace, rows: Relation, landmarks: Ints, above: Above) -> Projection:
-        """Return the projection that brings members nearest to those above that they share weight with.
+        """Return the projection by which members are nearest to those above that they share weight with.
 
-        As in a graph, nobody shares weight with itself: a landmark is not drawn to its own place. Where all
-        members are landmarks, all are known above, and the projection is a change of basis.
+        A landmark shares no weight with itself, as in a graph: its own place above does not attract it. If
+        all members are landmarks, all their coordinates above are known, and the projection is a change of
+        basis.
         """
         own = with_offset(local.coordinates) if self.offset else local.coordinates
         if len(landmarks) == rows.shape[0]:
@@ -272,21 +274,21 @@ class CutFrame:
         return self.space.scaled(self.modes.place(weight), weight.T @ np.ones(weight.shape[0]))
 
     def moved(self, rows: Relation) -> CutFrame:
-        """Return the frame with newer histories of its rows, and where they are by these."""
+        """Return the frame with newer histories of its rows, and their coordinates by these."""
         weight = self.space.weight(rows)
         own = self.modes.place(weight, weight.diagonal())
         return CutFrame(self.space, rows, self.modes, self.space.scaled(own, _degree(weight)))
 
 
 def normalised(points: Doubles, longest: float = 0.0) -> Doubles:
-    """Return points at the distance 1 from 0; what is at 0 stays there.
+    """Return points scaled to the distance 1 from 0; points at 0 stay there.
 
     Parameters
     ----------
     points
         One row each.
     longest
-        How far others are from 0: next to these and to the points themselves, rounding is at 0.
+        Largest distance of other points from 0: points much nearer than that and than the others count as 0.
 
     Examples
     --------
@@ -299,11 +301,11 @@ def normalised(points: Doubles, longest: float = 0.0) -> Doubles:
 
 
 def _degree(weight: Likeness) -> Doubles:
-    """Return the sums of weights of rows with others."""
+    """Return the degree of each row: the sum of its weights with other rows."""
     return np.asarray(weight @ np.ones(weight.shape[1]) - weight.diagonal(), np.float64)
 
 
 def _check(dimensions: int, kind: str) -> None:
-    """Refuse what cannot be a number of dimensions or a similarity."""
+    """Refuse an invalid number of dimensions and an unknown similarity."""
     check_whole("dimensions", dimensions)
     SIMILARITIES[kind]

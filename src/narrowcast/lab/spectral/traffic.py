@@ -1,4 +1,4 @@
-"""What members, coordinators and the root of a hierarchy send each other, and how long they work."""
+"""Messages between members, coordinators and the root of a hierarchy of groups, and time of work."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 __all__ = ["HierarchyReport", "WorkStep", "bytes_of_coordinates", "bytes_of_histories"]
 
-#: What is done or sent: see `HierarchyReport`.
+#: Kind of work or message: see `HierarchyReport`.
 What: TypeAlias = Literal[
     "histories", "landmarks", "local", "parent", "projection", "coordinates", "centres", "table"
 ]
-#: A row's number, an event's number, and a coordinate.
+#: Bytes of a row's number, an event's number, and a coordinate.
 _ROW, _EVENT, _NUMBER = 8, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class WorkStep:
-    """One thing that happens in or for a group.
+    """One step of work or communication of a group.
 
     Parameters
     ----------
     level, group
-        Of the group, 0 for the lowest level.
+        Level of the group, 0 for the lowest, and its number there.
     what
-        What is done or sent.
+        Kind of work or message.
     messages, rows, bytes
-        How much is sent; 0 for a step of work.
+        Amount sent; 0 for a step of work.
     seconds
-        How long the coordinator works.
+        Time of the coordinator's work.
     """
 
     level: int
@@ -51,23 +51,24 @@ class WorkStep:
 class HierarchyReport:
     """The steps of one embedding of all rows.
 
-    In this order: each member sends its history to its coordinator (`histories`), each coordinator those of
-    its landmarks to the one above (`landmarks`) and embeds its group (`local`). From the root down each group
-    hears of the one above (`parent`) and finds its projection (`projection`), or hears a table (`table`).
-    Members hear their coordinates (`coordinates`), and after clustering the centres (`centres`).
+    In this order: each member sends its history to its coordinator (`histories`), each coordinator sends
+    those of its landmarks to the one above (`landmarks`) and embeds its group (`local`). From the root down
+    each group receives data of the one above (`parent`) and computes its projection (`projection`), or
+    receives a table (`table`). Members receive their coordinates (`coordinates`), and after clustering the
+    centres (`centres`).
 
-    Group 0 of each level is coordinated by the root, who is so busy on every level. Whoever coordinates a
-    group and the one above it sends itself nothing.
+    Group 0 of each level is coordinated by the root, which thus has work on every level. A coordinator of a
+    group and of the one above it sends itself nothing.
     """
 
     steps: list[WorkStep] = field(default_factory=list)
 
     def add(self, step: WorkStep) -> None:
-        """Take up a step."""
+        """Append a step."""
         self.steps.append(step)
 
     def total(self, kept: Callable[[WorkStep], bool] = lambda _: True) -> WorkStep:
-        """Return the sum of steps, of all or of some; level and group of the sum are -1."""
+        """Return the sum of the steps that pass a filter (default: all), with level and group -1."""
         some = [step for step in self.steps if kept(step)]
         return WorkStep(
             -1,
@@ -80,11 +81,11 @@ class HierarchyReport:
         )
 
     def of_root(self) -> WorkStep:
-        """Return what the root has to do with: group 0 of every level."""
+        """Return the sum of the root's steps: those of group 0 of every level."""
         return self.total(lambda step: step.group == 0)
 
     def of_coordinators(self) -> list[WorkStep]:
-        """Return the same for each of the other coordinators of the lowest level, by their groups."""
+        """Return the sum of the steps of each other coordinator of the lowest level, by group."""
         by_group: dict[int, list[WorkStep]] = {}
         for step in self.steps:
             if step.level == 0 and step.group > 0:
@@ -92,17 +93,17 @@ class HierarchyReport:
         return [HierarchyReport(by_group[group]).total() for group in sorted(by_group)]
 
     def centres(self, n_clusters: int, dimensions: int, members: list[int]) -> None:
-        """Take up that every member of groups of the lowest level hears of the centres of clusters."""
+        """Append the steps in which every member of the lowest level receives the centres of clusters."""
         size = n_clusters * (_ROW + _NUMBER * dimensions)
         for group, count in enumerate(members):
             self.add(WorkStep(0, group, "centres", count, n_clusters * count, size * count))
 
 
 def bytes_of_histories(rows: Relation) -> int:
-    """Return how many bytes rows take with their histories."""
+    """Return the size of rows with their histories in bytes."""
     return int(_ROW * rows.shape[0] + _EVENT * rows.nnz)
 
 
 def bytes_of_coordinates(n_rows: int, dimensions: int) -> int:
-    """Return how many bytes rows take with their coordinates."""
+    """Return the size of rows with their coordinates in bytes."""
     return int(n_rows * (_ROW + np.int64(_NUMBER) * dimensions))

@@ -1,4 +1,4 @@
-"""Groups of rows, and above them groups of their landmarks, up to one: who is where in a hierarchy."""
+"""A tree of groups of rows: a group above the lowest level consists of landmarks of groups below it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.lab.spectral.groups import RowGroups, gathered, held
+from narrowcast.lab.spectral.groups import RowGroups, connected_groups, random_groups
 from narrowcast.validation import check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ class RowGroup:
     Parameters
     ----------
     level, number
-        0 for the lowest level; each level counts its groups from 0.
+        The level, 0 for the lowest, and the number of the group in it, from 0.
     members
-        Numbers of rows: on the lowest level rows of its own, above that landmarks of the groups below it.
+        Numbers of rows: all rows of the group on the lowest level, above that landmarks of the groups below
+        it.
     landmarks
-        Which of the members, by their place in `members`, are in the group above; all of them in the root.
+        Positions in `members` of the rows that are in the group above as well; all of them in the root.
     parent
         The number of the group above, -1 for the root.
     """
@@ -48,8 +49,8 @@ class RowGroup:
     def coordinator(self) -> int:
         """The row whose peer coordinates the group, the first of its landmarks; -1 in an empty group.
 
-        A group's landmarks begin with the coordinator of the first group below it, so that whoever
-        coordinates a group above coordinates group after group below.
+        A group's landmarks begin with the coordinator of the first group below it, so that the coordinator of
+        a group also coordinates its first group on each level below.
         """
         return int(self.members[self.landmarks[0]]) if len(self.landmarks) else -1
 
@@ -61,9 +62,9 @@ class GroupTree:
     Parameters
     ----------
     levels
-        The groups of each level, the lowest first; the last has one, the root.
+        The groups of each level, the lowest first; the last level has one, the root.
     base
-        The groups of the lowest level, with what they reach.
+        The groups of the lowest level, with the events that their members matched.
     """
 
     levels: list[list[RowGroup]]
@@ -81,27 +82,28 @@ class GroupTree:
         seed: int = 0,
         group: Ints | None = None,
     ) -> GroupTree:
-        """Return a hierarchy of rows.
+        """Build a hierarchy of rows.
 
         Parameters
         ----------
         rows
             Histories, none of them empty.
         levels
-            How many levels; 1 for one group of all.
+            Number of levels (default 2); 1 for one group of all.
         groups
-            How many groups on the lowest level: see `held`. Above it they are fewer by the share of
-            landmarks, so that groups stay as large, and one on the last level.
+            Number of groups on the lowest level (default 8): see `random_groups`. Each level above has fewer
+            by the share of landmarks, so that groups stay as large, and the last has one.
         landmarks
-            The share of a group's members that are its landmarks, drawn from those that are not loose.
+            Share of a group's members that are its landmarks (default 0.3), drawn from those that are not
+            loose.
         least
-            So many landmarks in any case, or all members where there are fewer: the paper wants more than
-            there are dimensions.
+            Least number of landmarks, unless there are fewer members: the paper requires more than
+            dimensions.
         seed
-            What draws come from; each group draws from its own source.
+            Seed of random choices; each group has a generator of its own.
         group
-            For each row the group of the lowest level that it asks first: see `gathered`. Drawn where left
-            out.
+            For each row the group of the lowest level that is tried first: see `connected_groups` (default:
+            random).
 
         Examples
         --------
@@ -116,9 +118,9 @@ class GroupTree:
         check_seed(seed)
         check_share(landmarks)
         if group is None:
-            base = held(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
+            base = random_groups(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
         else:
-            base = gathered(rows, group, groups)
+            base = connected_groups(rows, group, groups)
         counts = sizes(len(base.reach), landmarks, levels)
         members = [base.members(number) for number in range(counts[0])]
         found: list[list[RowGroup]] = []
@@ -147,27 +149,27 @@ class GroupTree:
 
     @property
     def root(self) -> RowGroup:
-        """The one group of the highest level."""
+        """The only group of the highest level."""
         return self.levels[-1][0]
 
     @property
     def parents(self) -> list[list[int]]:
-        """Of each level but the highest, the number of the group above each."""
+        """Number of the parent of each group, for each level but the highest."""
         return [[group.parent for group in level] for level in self.levels[:-1]]
 
     def below(self, group: RowGroup) -> list[RowGroup]:
-        """Return the groups whose landmarks a group has as members."""
+        """Return the groups whose landmarks are the members of a group."""
         return [each for each in self.levels[group.level - 1] if each.parent == group.number]
 
 
 def check_share(landmarks: float) -> None:
-    """Refuse what is no share of members."""
-    limit = "a share above 0 and of at most 1"
+    """Refuse a share of landmarks that is not above 0 and at most 1."""
+    limit = "a number above 0 and of at most 1"
     check_number("landmarks", landmarks, least=math.ulp(0.0), most=1, limit=limit)
 
 
 def sizes(groups: int, landmarks: float, levels: int) -> list[int]:
-    """Return how many groups each level has.
+    """Return the number of groups of each level.
 
     Examples
     --------
@@ -181,7 +183,7 @@ def sizes(groups: int, landmarks: float, levels: int) -> list[int]:
 
 
 def first_below(group: int, n_groups: int, n_below: int) -> int:
-    """Return the first group that has a group as its parent, of two levels with so many groups each.
+    """Return the first child of a group, given the numbers of groups of its level and of the level below.
 
     Examples
     --------
@@ -194,7 +196,7 @@ def first_below(group: int, n_groups: int, n_below: int) -> int:
 def landmarks_of(
     members: Ints, loose: Bools, share: float, least: int, key: tuple[int, int, int], head: int = -1
 ) -> Ints:
-    """Return the landmarks of a group, from its own source of draws: see `drawn`.
+    """Return the landmarks of a group, drawn with a generator of its own: see `drawn`.
 
     Parameters
     ----------
@@ -209,20 +211,20 @@ def landmarks_of(
 def drawn(
     members: Ints, loose: Bools, share: float, least: int, rng: np.random.Generator, head: int = -1
 ) -> Ints:
-    """Return places of members that are drawn as landmarks: a share of all, from those that are not loose.
+    """Return positions of random landmarks among members: a share of all, loose members last.
 
     Parameters
     ----------
     members
         Numbers of rows.
     loose
-        For each whether it hangs together with nobody; such are drawn only where nobody else is left.
+        For each member whether it shares no event with any group; such members are drawn last.
     share, least
-        How many of the members, but so many in any case where there are as many.
+        Share of the members to draw, and the least number if there are as many.
     rng
-        Where draws come from.
+        Generator of random choices.
     head
-        A member that is to be the first of them.
+        A member that must be the first landmark.
     """
     count = min(max(math.floor(share * len(members) + 0.5), least), len(members))
     order = rng.permutation(len(members))

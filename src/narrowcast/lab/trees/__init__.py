@@ -1,1 +1,1 @@
-"""Trees of boxes as published matchers: the S-tree (riabov2003) and the Hilbert-packed tree."""
+"""Matchers that search a tree of boxes: the S-tree (riabov2003) and a Hilbert-packed tree."""

@@ -1,8 +1,8 @@
-"""What the codes of a box stand for when it is measured: how long a side is, where its centre lies.
+"""Scales that turn the integer codes of box ends into numbers, to measure sides, volumes and centres.
 
-A frame gives each code of a column a number that never falls, so sides, volumes and centres of boxes follow
-from codes. Boxes may be endless, measures may not: a frame is finite. It serves only for measuring; what a
-node of a tree covers stays as wide as its boxes are.
+A scale gives each code of a column a number that never decreases with the code. Boxes may be unbounded but
+their measures must not be, so a scale is finite. It serves for measuring only: the box of a tree node stays
+as wide as the boxes below it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 FrameName = Literal["world", "worldq", "cdf"]
 
-#: The quantiles between which `worldq` measures.
+#: Quantiles of the finite ends between which `worldq` measures.
 _QUANTILES = (0.01, 0.99)
-#: What all codes weigh together in a column, over and above the ends of boxes they have.
+#: Total weight that is spread evenly over the codes of a column, in addition to 1 per end of a box.
 _UNSEEN = 1e-3
-#: What the ends of boxes weigh beside a sample of events.
+#: Weight of the ends of boxes relative to a sample of events.
 _PRIOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeFrame:
-    """The number of each code: that of code k in column c is `table[table_at[c] + k]`."""
+    """Numbers that replace the codes of each column: code k of column c becomes `table[table_at[c] + k]`."""
 
     table: Doubles
     table_at: Ints
 
     @classmethod
     def events(cls, boxes: CodedBoxes, sample: Codes | None = None) -> CodeFrame:
-        """Return the share of events up to each code, so that volume is the probability of a visit.
+        """Return a scale of cumulative shares of events, by which volume is the probability of a hit.
 
-        Without a sample, a code is taken to be as likely as there are ends of boxes at it. A sample outweighs
-        this a thousandfold, so that it matters only where there are no events.
+        Without a sample, the probability of a code is proportional to the number of box ends at it. A sample
+        outweighs this a thousandfold, so that the ends matter only where the sample has no events.
         """
         at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
         if len(at) == 1:
@@ -69,25 +69,25 @@ class CodeFrame:
     def published(
         cls, name: FrameName, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None = None
     ) -> CodeFrame:
-        """Return the frame by that name.
+        """Return the scale of a given name.
 
-        `world` goes from the least finite end to the greatest, in raw units; `worldq` from the 1 % to the
-        99 % quantile of the finite ends, each column scaled to 1; `cdf` is that of events.
+        `world` runs from the least to the greatest finite end, in raw units; `worldq` from the 1 % to the
+        99 % quantile of the finite ends, each column scaled to 1; `cdf` is the cumulative share of events.
         """
         if name == "cdf":
             return cls.events(boxes, sample)
         at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
         table, ends = np.empty(at[-1]), _ends(boxes)
         for c, cuts in enumerate(ranks.cuts):
-            # behind the attributes come the hashes of their strings, which are ranked as strings are
+            # attributes from len(schema) on are hashes of strings, which have the same types
             numbers = _numbers(cuts, schema.types[ranks.attribute[c] % len(schema)])
             finite = np.isfinite(numbers)
             low = high = 0.0
             if finite.any() and name == "world":
                 low, high = numbers[finite].min(), numbers[finite].max()
             elif finite.any():
-                times = ends[at[c] + 1 : at[c + 1] - 1]
-                low, high = np.quantile(np.repeat(numbers[finite], times[finite]), _QUANTILES)
+                repeats = ends[at[c] + 1 : at[c + 1] - 1]
+                low, high = np.quantile(np.repeat(numbers[finite], repeats[finite]), _QUANTILES)
             framed = np.clip(np.concatenate([[low], numbers, [high]]), low, high)
             if name == "worldq":
                 framed = (framed - low) / (high - low if high > low else 1.0)
@@ -100,12 +100,12 @@ class CodeFrame:
         return numbers
 
     def centres(self, lo: Codes, hi: Codes, column: int) -> Doubles:
-        """Return the middle of each side from a lower to an upper code in a column."""
+        """Return the centre of each box side, from a lower to an upper code, in a column."""
         return self.numbers(lo, column) / 2 + self.numbers(hi, column) / 2
 
 
 def _ends(boxes: CodedBoxes) -> Ints:
-    """Return how many ends of boxes each code has, column after column; no bound is no end."""
+    """Return the number of box ends at each code, column after column; unbounded sides have no end."""
     at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
     ends = np.zeros(at[-1], np.int64)
     for codes in (boxes.lo, boxes.hi):
@@ -115,7 +115,7 @@ def _ends(boxes: CodedBoxes) -> Ints:
 
 
 def _numbers(cuts: Ints, dtype: DataType) -> Doubles:
-    """Return keys as the numbers they stand for, endless where they bound nothing; else as ranks."""
+    """Return keys as numbers: infinite for keys that bound nothing, ranks for types such as strings."""
     match dtype.family:
         case "float":
             bits = np.where(cuts < 0, cuts ^ np.int64(keys.NO_HIGH), cuts)
@@ -124,7 +124,7 @@ def _numbers(cuts: Ints, dtype: DataType) -> Doubles:
         case "boolean" | "integer" | "date" | "timestamp":
             numbers = cuts.astype(np.float64)
             least = keys.FIRST
-            # true is not endless, though no boolean lies beyond it
+            # true is a finite value, though it is the largest boolean
             most = keys.last(dtype) - (dtype.family != "boolean")
         case "decimal":
             cut = max(0, dtype.precision - keys.DIGITS)

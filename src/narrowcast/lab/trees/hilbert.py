@@ -1,4 +1,4 @@
-"""Hilbert-packed trees: boxes in the order of a curve that keeps neighbours together, cut into full nodes."""
+"""A tree of boxes packed in Hilbert order: boxes are sorted along the curve and cut into full nodes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
-#: Bits of a key, and those of a coordinate at most.
+#: Bits of a key along the curve, and most bits of one coordinate.
 _KEY_BITS = 64
 _COORDINATE_BITS = 32
 
 
 class Hilbert(TreeMatcher):
-    """Searches a tree over boxes sorted along a Hilbert curve through their centres.
+    """Match events with a tree over boxes that are sorted along a Hilbert curve through their centres.
 
-    A centre lies where as large a share of the events falls below it, so that the curve spends its length
-    where events are. Sorting is all there is to building: it takes a fraction of the time of `stree`.
+    The coordinates of a centre are shares of the events below it, so that the curve is longest where events
+    are. Building is little more than sorting: it takes a fraction of the time of `stree`.
 
     Parameters
     ----------
     fanout
-        The most children of a node and boxes of a leaf; all nodes but the last of each level are full.
+        Most children of a node and boxes of a leaf, from 2 to 1024 (default 64); all nodes but the last of
+        each level are full.
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events.
 
     Examples
     --------
@@ -58,9 +59,10 @@ class Hilbert(TreeMatcher):
 
 
 def curve(boxes: CodedBoxes, sample: Codes | None = None) -> NDArray[np.uint64]:
-    """Return how far along the curve the centre of each box lies.
+    """Return the position of each box's centre along the Hilbert curve.
 
-    As many bits as fit a key are shared by the columns; past 64 columns, those that most boxes bound count.
+    The 64 bits of a key are shared evenly by the columns; of more than 64 columns, only those that most boxes
+    bound are used.
     """
     n_columns = min(boxes.n_columns, _KEY_BITS)
     if n_columns == 0:
@@ -78,7 +80,7 @@ def curve(boxes: CodedBoxes, sample: Codes | None = None) -> NDArray[np.uint64]:
 
 
 def packed(box: NDArray[np.int32], fanout: int) -> TreeShape:
-    """Return the tree whose leaves are cut from boxes in this order, and whose levels are cut from these."""
+    """Return a tree whose leaves are consecutive boxes and whose upper nodes are consecutive nodes below."""
     levels = [max(1, -(-len(box) // fanout))]
     while levels[-1] > 1:
         levels.append(-(-levels[-1] // fanout))

@@ -1,4 +1,4 @@
-"""S-trees: boxes parted in two again and again, then collapsed into wide nodes (riabov2003, section 3)."""
+"""S-trees: boxes split in two recursively, then collapsed into wide nodes (riabov2003, section 3)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels.treebuild import binarize, compress
 from narrowcast.lab.trees.frames import CodeFrame, FrameName
 from narrowcast.lab.trees.tree import TreeIndex, TreeMatcher, TreeShape, check_fanout, check_size, entry_ends
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,38 +26,38 @@ if TYPE_CHECKING:
 
 Variant = Literal["tuned", "paper", "topdown"]
 
-#: Columns along which `tuned` parts boxes.
+#: Most columns that `tuned` tries to split along.
 _COLUMNS = 16
 
 
 class STree(TreeMatcher):
-    """Searches a tree whose nodes are boxes around what is below them.
+    """Match events with an S-tree: each node is the bounding box of what is below it (riabov2003, section 3).
 
-    All boxes are parted in two so that the boxes around both parts are small, and the parts again, until a
-    part fits a leaf. The binary tree is then collapsed into nodes of up to `fanout` children. Good for small
+    All boxes are split in two so that the bounding boxes of both parts are small, recursively until a part
+    fits into a leaf. The binary tree is then collapsed into nodes of up to `fanout` children. Good for small
     boxes; where most boxes are wide, or bound few of many attributes, other matchers are faster.
 
     Parameters
     ----------
     variant
-        `paper` and `topdown` are as published: a part is cut along its longest side, at any place that leaves
-        both parts their share. `paper` collapses from the leaves up one level and then from the root down,
-        `topdown` only from the root, so that none but the nodes above leaves have fewer than `fanout`
-        children. `tuned` measures boxes by how likely events are to fall in them, tries the lower and the
-        upper ends in every attribute, and cuts at multiples of `fanout`, which makes leaves full; it visits
-        a fraction of the nodes.
+        `paper` and `topdown` are as published: a part is split along its longest side, at any place that
+        leaves both halves their least share. `paper` collapses one level from the leaves up and then from the
+        root down; `topdown` only from the root, so that only the nodes above leaves have fewer than `fanout`
+        children. `tuned` (the default) measures boxes by the probability that an event falls in them, tries
+        the lower and the upper ends of every attribute, and cuts at multiples of `fanout`, which fills the
+        leaves; it visits a fraction of the nodes.
     fanout
-        The most children of a node and boxes of a leaf; M in the seed.
+        Most children of a node and boxes of a leaf, from 2 to 1024 (default 40); M in the paper.
     skew
-        The least share of the boxes that either part has, above 0 and at most 1/2; p in the seed. `tuned`
-        departs from it where it would leave leaves short. Where many boxes leave most attributes open, 0.1
-        does better.
+        Least share of the boxes on either side of a split, above 0 and at most 1/2 (default 0.3); p in the
+        paper. `tuned` departs from it where leaves would not be full. Where many boxes leave most attributes
+        unbounded, 0.1 is better.
     frame
-        How the published variants measure boxes, endless ones included: `world` (the default), from the
+        How the published variants measure boxes, unbounded ones included: `world` (their default), from the
         least finite end of any box to the greatest, in the attribute's own units; `worldq`, from the 1 %
-        to the 99 % quantile of these, scaled to 1; `cdf`, by the share of events below.
+        to the 99 % quantile of these, scaled to 1; `cdf`, by the share of events below. `tuned` takes none.
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events.
 
     Examples
     --------
@@ -81,16 +82,15 @@ class STree(TreeMatcher):
         threads: int = 1,
     ) -> None:
         super().__init__(threads=threads)
-        if variant not in get_args(Variant):
-            raise ParameterError(f"variant is {variant!r}; give one of {', '.join(get_args(Variant))}")
-        if frame is not None and frame not in get_args(FrameName):
-            raise ParameterError(f"frame is {frame!r}; give one of {', '.join(get_args(FrameName))}")
+        check_choice("variant", variant, get_args(Variant))
+        if frame is not None:
+            check_choice("frame", frame, get_args(FrameName))
         if frame is not None and variant == "tuned":
             raise ParameterError(
-                f"frame is {frame!r} and variant 'tuned', which measures by events; leave frame out"
+                parameter="frame", value=frame, limit="None with variant='tuned', which measures by events"
             )
         if isinstance(skew, bool) or not isinstance(skew, int | float) or not 0 < skew <= 0.5:
-            raise ParameterError(f"skew is {skew!r}; give a number above 0 and at most 0.5")
+            raise ParameterError(parameter="skew", value=skew, limit="a number above 0 and at most 0.5")
         self.variant = variant
         self.fanout = check_fanout(fanout)
         self.skew = float(skew)
@@ -110,15 +110,15 @@ class STree(TreeMatcher):
 def tuned(
     boxes: CodedBoxes, fanout: int, skew: float, sample: Codes | None = None
 ) -> tuple[Ints, Ints, Ints, Numbers]:
-    """Part boxes by the probability of a visit, trying the lower and upper ends of every column.
+    """Split boxes by the probability of a hit, trying the lower and upper ends of every column.
 
-    Ends rather than centres keep boxes that are open on one side together. Past 16 columns only those that
-    most boxes bound are tried. Returns what `published` does.
+    Sorting by ends rather than centres keeps together boxes that are unbounded on one side. Of more than 16
+    columns only those that most boxes bound are tried. Returns the same as `published`.
     """
     ends = entry_ends(boxes)
     bounds = np.bincount(boxes.column, minlength=boxes.n_columns)
     columns = np.sort(np.argsort(-bounds, kind="stable")[:_COLUMNS]).tolist()
-    # where all boxes have the same end there is nothing to sort by
+    # a column in which all boxes have the same end cannot be split
     useful = [e for c in columns for e in (2 * c, 2 * c + 1) if (ends[1:, e] != ends[:-1, e]).any()]
     order = _orders([np.argsort(ends[:, e], kind="stable") for e in useful], len(boxes))
     column = np.array(useful, np.int32) // 2
@@ -130,13 +130,13 @@ def tuned(
 def published(
     boxes: CodedBoxes, frame: CodeFrame, fanout: int, skew: float
 ) -> tuple[Ints, Ints, Ints, Numbers]:
-    """Part boxes as the seed does, along the longest side (riabov2003, section 3.1).
+    """Split boxes as published, along the longest side (riabov2003, section 3.1).
 
     Returns
     -------
     start, stop, left, box
-        The boxes of a part are `box[start:stop]`; its two parts are `left` and the next, or it has none
-        where `left` is -1. The first part is the whole.
+        The boxes of part i are `box[start[i]:stop[i]]`; its halves are parts `left[i]` and `left[i] + 1`, or
+        `left[i]` is -1 for a part that is not split. Part 0 holds all boxes.
     """
     ends = entry_ends(boxes)
     columns = range(boxes.n_columns)
@@ -148,7 +148,7 @@ def published(
 
 
 def collapse(start: Ints, stop: Ints, left: Ints, box: Numbers, fanout: int, *, bottom_up: bool) -> TreeShape:
-    """Collapse parts into nodes (riabov2003, section 3.2); the boxes of a leaf ascend."""
+    """Collapse the binary tree into wide nodes (riabov2003, section 3.2); boxes of a leaf are ascending."""
     part, first, size = compress(start, stop, left, fanout, bottom_up)
     leaf = left[part] < 0
     begin, width = start[part[leaf]], size[leaf].astype(np.int64)
@@ -160,7 +160,7 @@ def collapse(start: Ints, stop: Ints, left: Ints, box: Numbers, fanout: int, *, 
 
 
 def _orders(orders: list[NDArray[Any]], n: int) -> Numbers:
-    """Return orders as rows; one at least, as boxes that are all alike must be parted too."""
+    """Return orders as rows of an array; at least one row, since equal boxes must be split too."""
     rows = np.empty((max(1, len(orders)), n), np.int32)
     rows[0] = np.arange(n)
     for row, order in zip(rows, orders, strict=False):

@@ -1,4 +1,4 @@
-"""Packed trees of boxes: what `stree` and `hilbert` build, and what they search."""
+"""The packed tree of boxes that the `stree` and `hilbert` matchers build and search."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Codes that a tree may hold: every box has two in each column while it is built.
+#: Most codes in a tree: while it is built, each box has two in every column.
 MAX_CODES = 2_000_000_000
-#: The greatest fanout.
+#: Largest fanout.
 MAX_FANOUT = 1024
 
-#: Boxes that there is room for at first.
+#: Initial capacity for matches.
 _ROOM = 1 << 14
 
 
 class TreeShape(NamedTuple):
-    """A tree without its boxes: nodes breadth first, so that the children of one follow one another.
+    """A tree without its boxes: nodes in breadth-first order, so that the children of a node are adjacent.
 
     Parameters
     ----------
     first
         For each node its first child, or, for a leaf, the position of its first box in `box`.
     size
-        How many children or boxes each node has.
+        Number of children or boxes of each node.
     leaf
-        Which nodes are leaves.
+        Whether each node is a leaf.
     box
         All boxes, leaf by leaf.
     """
@@ -57,9 +57,10 @@ class TreeShape(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """A tree as it is searched, to look at: one row per node, and the leaf of each box.
+    """The nodes of a tree as a table, for inspection, and the leaf of each box.
 
-    `lo` and `hi` are the box of a node in codes, as its parent has it; the root's is that of its entries.
+    `lo` and `hi` are the box of a node in codes, as stored in its parent; for the root, the hull of its
+    entries.
     """
 
     parent: Ints
@@ -72,24 +73,24 @@ class Structure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeIndex:
-    """An immutable tree over coded boxes: a node is visited where its box holds the event.
+    """An immutable tree over coded boxes: a search visits each node whose box contains the event.
 
     Parameters
     ----------
     fanout
-        The most entries of a node.
+        Most entries of a node.
     last
         The last code of each column.
     nodes
-        The tree in the order in which it is read.
+        The arrays of the tree, in the order in which they are read.
 
     Examples
     --------
     >>> from narrowcast.matching.ranks import CodedBoxes
     >>> ends = [np.array(v, np.uint16) for v in ([0, 1, 2], [1, 2, 3])]
     >>> boxes = CodedBoxes(np.arange(4), np.zeros(3, np.int32), *ends, np.array([3]))
-    >>> shape = TreeShape(*(np.array(v, np.int32) for v in ([1, 0, 2], [2, 2, 1])), np.array([False, True, True]),
-    ...     np.arange(3, dtype=np.int32))
+    >>> children = (np.array(v, np.int32) for v in ([1, 0, 2], [2, 2, 1]))
+    >>> shape = TreeShape(*children, np.array([False, True, True]), np.arange(3, dtype=np.int32))
     >>> tree = TreeIndex.pack(boxes, shape, fanout=2)
     >>> tree.find(np.array([[1], [3]], np.uint16)).box.tolist()
     [0, 2]
@@ -104,9 +105,9 @@ class TreeIndex:
 
     @classmethod
     def pack(cls, boxes: CodedBoxes, shape: TreeShape, *, fanout: int, sample: Codes | None = None) -> Self:
-        """Lay a tree out for searching.
+        """Lay out a tree for searching.
 
-        Of the columns that a node bounds, that which most of its entries fail in comes first.
+        The columns of a node are ordered such that the one that excludes most of its entries comes first.
         """
         first, size, leaf, box = shape
         ends = entry_ends(boxes)[box]
@@ -127,14 +128,14 @@ class TreeIndex:
         return cls(fanout, boxes.last, _frozen(nodes))
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         codes = self._codes(codes)
         indptr = np.zeros(len(codes) + 1, np.int64)
         found = np.empty(_ROOM, np.int32)
         done = 0
         while (done := kernels.find_boxes(self.nodes, codes, done, found, indptr)) < len(codes):
             n = int(indptr[done])
-            # any one event has room for every box
+            # enough for one event that matches every box
             room = max(2 * len(found), room_for(n, done, len(codes))) + len(self) + SLACK
             longer = np.empty(room, np.int32)
             longer[:n] = found[:n]
@@ -142,19 +143,19 @@ class TreeIndex:
         return CandidateBoxes(indptr, found[: indptr[-1]])
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts = np.zeros(len(codes), np.int64)
         kernels.count_boxes(self.nodes, self._codes(codes), counts)
         return counts
 
     def probe(self, codes: Codes) -> tuple[Ints, Ints]:
-        """Return how many nodes each event visits, root and leaves included, and how many boxes it tests."""
+        """Count the nodes that each event visits, root and leaves included, and the boxes that it tests."""
         visited, tested = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
         kernels.probe_nodes(self.nodes, self._codes(codes), visited, tested)
         return visited, tested
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return the fanout, and the number of nodes, leaves, levels and boxes per leaf."""
         leaf = self.nodes.leaf
         n_leaves = int(leaf.sum())
         return {
@@ -187,7 +188,7 @@ class TreeIndex:
         return Structure(parent, nodes.leaf, size, lo, hi, leaf_of)
 
     def _entries(self) -> tuple[Codes, Codes]:
-        """Return the ends of all entries, node by node, as they are compared with events."""
+        """Return the lower and upper ends of all entries, node by node, as they are compared with events."""
         nodes = self.nodes
         size, width = nodes.size.astype(np.int64), np.diff(nodes.column_at)
         start = np.cumsum(size) - size
@@ -204,33 +205,35 @@ class TreeIndex:
         return lo, hi
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return the arrays that `restore` rebuilds the index from."""
         return {"fanout": np.array([self.fanout]), "last": self.last, **self.nodes._asdict()}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Return the index that is made of these arrays; any that do not fit together are an error."""
+        """Return the index stored in arrays; raise `ValueError` if their lengths are inconsistent."""
         nodes = BoxTreeNodes(*(arrays[name] for name in BoxTreeNodes._fields))
         n, size = len(nodes.size), nodes.size.astype(np.int64)
         fit = n == len(nodes.first) == len(nodes.leaf) == len(nodes.lane_at) == len(nodes.column_at) - 1
         fit = fit and size[nodes.leaf].sum() == len(nodes.box) and size[~nodes.leaf].sum() == n - 1
         fit = fit and nodes.column_at[-1] == len(nodes.column)
         if not fit or (2 * size * np.diff(nodes.column_at)).sum() + kernels.LANES != len(nodes.lane):
-            raise ValueError("the parts of a tree do not fit together")
+            raise ValueError("the arrays of the tree have inconsistent lengths")
         return cls(int(arrays["fanout"][0]), arrays["last"], _frozen(nodes))
 
     def _codes(self, codes: Codes) -> Codes:
-        """Return codes as the kernels take them: of one type, in one piece, not to be written."""
+        """Return codes as the kernels expect them: of one type, contiguous and read-only."""
         if codes.ndim != 2 or codes.shape[1] != len(self.last):
             raise InputError(
-                f"codes have shape {codes.shape}; give {len(self.last)} columns, one row per event"
+                parameter="codes",
+                value=codes.shape,
+                limit=f"of shape (events, {len(self.last)}), one column per attribute",
             )
         codes = np.ascontiguousarray(codes, self.nodes.lane.dtype).view()
         codes.flags.writeable = False
         return codes
 
     def _depth(self) -> Ints:
-        """Return how far each node is from the root."""
+        """Return the distance of each node from the root."""
         depth = np.zeros(len(self.nodes.size), np.int64)
         begin, end = 0, 1
         level = 0
@@ -251,9 +254,9 @@ class TreeMatcher(IndexedMatcher):
     _indexes = (TreeIndex,)
 
     def probe(self, events: EventBatch) -> tuple[Ints, Ints]:
-        """Return how many nodes each event visits, root and leaves included, and how many boxes it tests.
+        """Count the nodes that each event visits, root and leaves included, and the boxes that it tests.
 
-        Subscriptions that were added since everything was indexed last are left out.
+        Subscriptions added since the last full indexing are not counted.
         """
         index = self._snapshot.segments[0].index
         assert isinstance(index, TreeIndex)
@@ -261,30 +264,33 @@ class TreeMatcher(IndexedMatcher):
 
 
 def check_fanout(fanout: object) -> int:
-    """Return a fanout that can be used."""
+    """Return a fanout; refuse one outside 2 to `MAX_FANOUT`."""
     if isinstance(fanout, bool) or not isinstance(fanout, int) or not 2 <= fanout <= MAX_FANOUT:
-        raise ParameterError(f"fanout is {fanout!r}; give a whole number from 2 to {MAX_FANOUT}")
+        raise ParameterError(parameter="fanout", value=fanout, limit=f"an integer from 2 to {MAX_FANOUT}")
     return fanout
 
 
 def check_size(boxes: CodedBoxes, matcher: str) -> None:
-    """Refuse more boxes than a tree, which holds every end of every box, has room for."""
+    """Refuse more boxes than a tree can hold, which stores both ends of every box in every column."""
     n_codes = len(boxes) * boxes.n_columns
     if n_codes > MAX_CODES:
         raise ParameterError(
-            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes: {n_codes:,} "
-            f"codes, and the limit is {MAX_CODES:,}; use bitmap or auto, which hold only what is bounded"
+            f"{matcher}: {len(boxes):,} boxes in {boxes.n_columns:,} attributes make {n_codes:,} codes: must "
+            f"be at most {MAX_CODES:,}; use bitmap or auto, which store only bounded ends",
+            parameter="matcher",
+            value=matcher,
+            limit=f"at most {MAX_CODES:,} codes",
         )
 
 
 def entry_ends(boxes: CodedBoxes) -> Codes:
-    """Return the codes of each box: its lower and upper end in the first column, then in the next."""
+    """Return the ends of each box as one row: lower and upper code of the first column, then of the next."""
     lo, hi = boxes.dense()
     return np.stack([lo, hi], axis=2).reshape(len(boxes), 2 * boxes.n_columns)
 
 
 def _frozen(nodes: BoxTreeNodes) -> BoxTreeNodes:
-    """Return arrays that cannot be written, as mapped ones cannot: kernels are compiled for one kind."""
+    """Return read-only arrays, like memory-mapped ones: kernels are compiled for this kind only."""
     views = {name: np.ascontiguousarray(array).view() for name, array in nodes._asdict().items()}
     for view in views.values():
         view.flags.writeable = False
