@@ -34,13 +34,13 @@ class Rows:
 
     @classmethod
     def of(cls, interest: Interest) -> tuple[Self, NDArray[np.int64]]:
-        """Return the flows that somebody wants, and their numbers."""
+        """Return the flows that have subscribers, and their numbers."""
         flows = np.flatnonzero(interest.audience() > 0)
         vectors = interest.wants.T.tocsr()[flows].astype(np.float32)
         return cls(vectors, interest.rate[flows], interest.flows.take(pa.array(flows))), flows
 
     def merged(self, cluster: NDArray[np.int64]) -> Rows:
-        """Return clusters as rows: with everybody who has one of theirs, and their rates."""
+        """Return clusters as rows: all subscribers of their flows, and the sums of rates."""
         ones = np.ones(len(cluster), np.float32)
         vectors = sparse.csr_array((ones, (cluster, np.arange(len(cluster))))) @ self.vectors
         vectors.data[:] = 1

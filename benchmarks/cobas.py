@@ -45,14 +45,14 @@ HOWS = ("selective", "sequential", "topdown")
 OTHERS = ("cobas", "auto", "grid", "stree")
 RUNS, PEER_RUNS = 5, 3
 VALUES, PEER_VALUES, CHECKED = 200_000, 20_000, 50
-#: Intervals that come and go in a tree of so many: in batches of, and alone.
+#: Intervals in the tree; intervals inserted and deleted, in all and per batch; and those changed one by one.
 HELD, CHANGED, BATCH, ALONE = 100_000, 10_000, 1_000, 500
 
 Doubles = NDArray[np.float64]
 
 
 def log(text: str) -> None:
-    """Say how far it is."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

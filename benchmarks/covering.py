@@ -1,8 +1,9 @@
 """`cover` as a Spark job: up to 100,000 subscribers and 10,000 topics, from a sample of a tenth.
 
-The workload is that of tamara2007 (`feeds`) with groups of ten topics; everybody is in four and wants 40
-topics. Per cent are of overall cost against a channel for each topic; seconds are by the clock, on all cores,
-from tables of Parquet to a table of who listens to what. A first run, which is not told, warms Java up.
+The workload is that of tamara2007 (`feeds`) with groups of ten topics; each subscriber is in four groups and
+wants 40 topics. Percentages are of overall cost relative to a channel for each topic. Seconds are elapsed
+time on all cores, from Parquet tables to a table of memberships. A first run warms up Java and is not
+reported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SIZES = ((1_000, 10_000), (10_000, 10_000), (100_000, 10_000))
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

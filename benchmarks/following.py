@@ -1,17 +1,20 @@
-"""Clusters of topics that follow their users: what they save, at what price, and how far from the best.
+"""Clusters of topics that follow changes: savings, price, and distance from the lower bound.
 
 The workload is that of tamara2007 (`feeds`: 3,000 users, 120 topics, p_in 0.9), costs are linear, and numbers
-are per cent of overall cost against a channel for each topic (Scribe). Seconds are CPU seconds of one core.
+are percentages of overall cost relative to a channel for each topic (Scribe). Seconds are CPU seconds of one
+core.
 
 - `paper`: users arrive: every method, three models of frequencies, five seeds.
-- `shift`: all interests shift, from clusters that match perfectly: adapting against clusters that stay.
-- `bound`: how far `cover` is from what no plan can beat.
-- `rates`: halfway through topics trade their frequencies, and nobody says so: what channels that count events
-  save of what would be lost.
+- `shift`: all interests shift, starting from clusters that match perfectly: adapting clusters against
+  constant ones.
+- `bound`: the distance of `cover` from a lower bound.
+- `rates`: halfway through, topics exchange their frequencies without notice: the share of the loss that
+  channels avoid by counting events.
 - `growth`: seconds as users, topics and operations grow.
-- `genres`: 47,538 listeners and 84 genres of music, where that table is there (NARROWCAST_DATA).
-- `trees`: the same plans on a ring with real multicast trees, helpers and all.
-- `overlay`: all interests shift while nodes fail: adapting on real trees over time, and clusters that stay.
+- `genres`: 47,538 listeners and 84 genres of music, if that table is available (NARROWCAST_DATA).
+- `trees`: the same plans on a ring with real multicast trees, including helpers.
+- `overlay`: all interests shift while nodes fail: adapting clusters, on real trees over time, against
+  constant ones.
 - `uniform`: users arrive whose interests have no groups at all.
 """
 
@@ -48,7 +51,7 @@ GENRES = "genre_interests.parquet"
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -56,7 +56,7 @@ SUM = "sum(CAST(xxhash64(subscription_id, history) AS DECIMAL(20)))"
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -6,11 +6,11 @@ subscribers.
 
 - `few`: C10, of which an event matches about one of 100,000 subscriptions: events a second that the node
   takes, matches and sends.
-- `many`: S10, of which an event matches 39: deliveries a second. `plain` is what one would write instead with
-  nats-py, with who wants what known beforehand: a message for each delivery.
-- `half`: the same two at half the rate that each has kept up until everything had come; `same`, the broker at
-  half the rate of the other. Latency is from `publish` until a subscriber has the event, by the clock of one
-  machine; at the full rate it is mostly that of waiting.
+- `many`: S10, of which an event matches 39: deliveries a second. `plain` is the alternative written with
+  nats-py, with the matches known beforehand: a message for each delivery.
+- `half`: the same two at half the rate that each sustained until all events had arrived; `same`, the broker
+  at half the rate of the other. Latency is from `publish` until a subscriber has the event, by the clock of
+  one machine; at the full rate it is mostly waiting time.
 - `plans`: 300 subscribers and events around hotspots. `narrowcast plan` makes a plan of 16 channels by each
   method from 4,000 events, and 4,000 others are sent by it: deliveries for each, counted by the subscribers
   as they come in, beside what `narrowcast evaluate` says of those 4,000 that the plan was made from
@@ -83,7 +83,7 @@ COMMAND = [sys.executable, "-c", "from narrowcast.cli.main import main; main()"]
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -292,7 +292,7 @@ async def plain_receive(url: str, _: str, n: int) -> None:
 
 
 async def plain_publish(url: str, kind: str, n: int, events: int, rate: float) -> None:
-    """Publish a message for each delivery, with who wants what known beforehand."""
+    """Publish a message for each delivery, with the matches known beforehand."""
     some = job_of(kind, n).payloads
     work = make(NAMES[kind], "int", n, len(some))
     subscriptions = work.subscriptions()

@@ -1,13 +1,13 @@
 """Matching: events a second by strategy and beside a brute force, DuckDB, Polars and an R-tree.
 
-The workloads (`workloads.py`) and the peers (`peers.py`) are frozen. Times are by the clock, medians of five
-runs (three for the peers), everything on one thread unless it says otherwise; the runs of a matcher alternate
-with those of the brute force. Each run gets events whose keys nobody has made yet, and is checked against the
-brute force on the first of them. `cpu_pct`, the processor's share of the clock, tells of a disturbed machine
-when it is far below 100: run it again.
+The workloads (`workloads.py`) and the peers (`peers.py`) are frozen. Times are elapsed, medians of five runs
+(three for the peers), everything on one thread unless stated otherwise; the runs of a matcher alternate with
+those of the brute force. Each run gets events whose keys have not been computed yet, and is checked against
+the brute force on the first of them. If `cpu_pct`, the share of CPU time in elapsed time, is far below 100,
+the machine was busy: repeat the run.
 
-DuckDB is measured on few and on many events, for it may be faster on either; ratios are to its better one.
-`build_s` is the best of up to three. Sizes are in MB of 10**6 bytes.
+DuckDB is measured on few and on many events, since it may be faster on either; ratios are to its better
+result. `build_s` is the best of up to three. Sizes are in MB of 10**6 bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PEER_EVENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "polars": {"R4": (200,), "S10": (100,), "C10": (4_000,)},
     "rtree": {"R4": (200,), "S10": (200,), "C10": (200,)},
 }
-#: A slower matcher gets as many events as it can match in so many seconds.
+#: Seconds of matching per run: a slower matcher gets as many events as it can match in this time.
 PACE_S = 2.0
 #: A single strategy is left out where ten times as many would likely take longer to build.
 PATIENCE_S = 60.0
@@ -78,7 +78,7 @@ COMPARE = {">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 def log(text: str) -> None:
-    """Say how far it is."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -45,7 +45,7 @@ LIMITS = (None, 1000.0, 600.0, 450.0)
 
 
 def log(text: str) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -53,7 +53,7 @@ COMPARE = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 def log(text: str) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

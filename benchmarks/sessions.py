@@ -1,4 +1,4 @@
-"""Sessions and groups: what receivers filter in vain, beside hashing and k-means, and a million flows.
+"""Sessions and groups: unwanted messages filtered, beside hashing and k-means, and a million flows.
 
 The workload is that of tock2005 (`flows`, share 1 %, rates by Zipf's law), alpha and beta are 1, and costs
 are shares of what flooding costs in excess (Cx / Cf).
@@ -87,7 +87,7 @@ class Size:
         return Size(flows, subscribers, sessions, groups, share=0.1)
 
     def interest(self, seed: int) -> Interest:
-        """Return who wants what."""
+        """Return the interest."""
         work = Flows(n_flows=self.flows, n_subscribers=self.subscribers, share=self.share, seed=seed)
         return work.interest()
 
@@ -120,12 +120,12 @@ GROWTH = tuple(
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def share_of(interest: Interest, plan: ChannelPlan) -> float:
-    """Return what is filtered in vain as a share of what flooding would be: Cx / Cf."""
+    """Return the cost of filtering unwanted messages as a share of that of flooding: Cx / Cf."""
     return Filtering.share(Filtering().score(interest, plan), receivers(interest))
 
 
@@ -394,7 +394,7 @@ def targets(found: dict[str, Any]) -> list[dict[str, Any]]:
         ]
     asked += paired(found["compared"])
     asked += [
-        (f"{row['case']}: in vain on Spark above that on the driver, %", "<=", 5, row["dearer_pct"])
+        (f"{row['case']}: unwanted on Spark above the driver, %", "<=", 5, row["dearer_pct"])
         for row in found.get("distributed", [])
     ]
     big = found["million"]

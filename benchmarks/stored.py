@@ -1,13 +1,13 @@
-"""The live broker at least once beside at most once and plain JetStream: what it costs to lose nothing.
+"""The live broker at least once, beside at most once and plain JetStream: the price of losing nothing.
 
 The same processes, events and 100,000 filters of 1,000 subscribers as in `live`, on two cores:
 
-- `few`: events a second where about one filter matches each, taken, matched and stored for who wants them.
-- `many`: deliveries a second where 39 do. `plain_jetstream` is what one would write instead with nats-py,
-  with who wants what known beforehand: a message for each delivery, stored, and a durable consumer for each
-  of the 1,000 subscribers.
-- `half`: at half of the rate that each has kept up: latency from `publish` until a subscriber has the event.
-- `calm`: 1,000 events a second of `few`, which hardly wait in any line: latency.
+- `few`: events a second if about one filter matches each; received, matched and stored for their subscribers.
+- `many`: deliveries a second if 39 filters match. `plain_jetstream` is the alternative written with nats-py,
+  with the matches known beforehand: a message for each delivery, stored, and a durable consumer for each of
+  the 1,000 subscribers.
+- `half`: at half of the rate that each sustained: latency from `publish` until a subscriber has the event.
+- `calm`: 1,000 events a second of `few`, with hardly any queueing: latency.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def batches(scale: float) -> dict[str, Any]:
                 processingTime="0 seconds"
             )
 
-        # Each turn goes on from its checkpoint until so many files more are taken.
+        # Each turn continues from its checkpoint until it has processed `wanted` more files.
         ours: list[float] = []
         theirs: list[float] = []
         for turn in range(TURNS + 1):

@@ -6,11 +6,11 @@ is their share of those of k-means on the centres of boxes. Seconds are CPU seco
 included.
 
 - `paper`: 1,000 subscriptions, 50 clusters, five seeds: every method, events around hotspots and uniform.
-  The R-tree is the one that peers keep, boxes coming one after the other, and beside it the one that is
-  packed all at once; for both also what it is if an event goes to every leaf whose box it is in, as peers
-  send it, and not only where somebody wants it (`false_positives_by_boxes`).
-- `peers`: what else one would take: spectral clustering and k-means of scikit-learn, power iteration and
-  k-means of MLlib, all on the same histories. Of MLlib seconds are those that pass, on all cores.
+  The R-tree is the one that peers maintain, boxes inserted one after the other, and beside it the one that is
+  packed all at once; for both also the false positives if an event goes to every leaf whose box contains it,
+  as peers send it, and not only to leaves with an interested subscriber (`false_positives_by_boxes`).
+- `peers`: the alternatives: spectral clustering and k-means of scikit-learn, power iteration and k-means of
+  MLlib, all on the same histories. Seconds of MLlib are elapsed, on all cores.
 - `growth`: 1,000, 32,000 (five seeds) and 1,000,000 subscriptions.
 - `portions`: `direct` in portions that move by themselves, as on Spark, against `direct` in one place.
 """
@@ -43,7 +43,7 @@ _BLOCK = 50_000
 
 
 def log(text: object) -> None:
-    """Tell somebody who looks on."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -40,7 +40,7 @@ SCHEMA = nc.Schema.of({"price": "double", "amount": "double"})
 
 
 def filters() -> dict[str, str]:
-    """Return who wants what."""
+    """Return the filter of each subscriber."""
     low = np.random.default_rng(SEED).integers(0, 80, (PEOPLE, 2)).tolist()
     return {
         f"s{i}": f"price > {a} AND price <= {a + 30} AND amount > {b} AND amount <= {b + 40}"
@@ -165,7 +165,7 @@ def switched(nodes: int, switches: int) -> dict[str, Any]:
 
 
 def compared(sent: list[dict[str, Any]], got: dict[str, list[list[Any]]]) -> dict[str, int]:
-    """Return what was lost, doubled, reordered, or came to somebody who did not want it."""
+    """Count events lost, duplicated, reordered, or delivered to an uninterested subscriber."""
     wants = wanted()
     lost = doubled = reordered = wrong = 0
     for who, flags in zip(filters(), wants, strict=True):

@@ -94,7 +94,7 @@ class Work:
         return pa.table({"event_id": np.arange(len(points)), **columns})
 
     def events(self, n_events: int | None = None) -> EventBatch:
-        """Return the first events as a batch whose keys nobody has asked for yet."""
+        """Return the first events as a batch whose keys have not been computed yet."""
         return EventBatch.from_arrow(self.table(n_events), self.schema)
 
     def checksum(self) -> str:

@@ -1,8 +1,8 @@
-"""Who wants which quotes: make the stock workload, match it and draw what came out.
+"""Generate the stock workload, match it and draw the interest of subscribers in quotes.
 
     python examples/stocks.py [FOLDER]
 
-The picture goes to FOLDER, or to the working folder, as a PNG and an SVG. The README's is made this way.
+The chart goes to FOLDER, or to the working folder, as a PNG and an SVG. The README's is made this way.
 """
 
 from __future__ import annotations
