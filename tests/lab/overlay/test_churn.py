@@ -167,7 +167,7 @@ def test_invalid_churn() -> None:
         churn(ring, joining=-1)
     with refused(ParameterError, 3, parameter="nodes", value=3):
         churn(ring, leaving=[3, 3])
-    with refused(ParameterError, parameter="node", value=12):
+    with refused(ParameterError, parameter="nodes", value=12):
         churn(ring, leaving=[12])
     with refused(ParameterError, "Ring(10 nodes", parameter="trees"):
         churn(ring, [ScribeTree(Ring(10), 1)])

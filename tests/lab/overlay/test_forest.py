@@ -165,7 +165,7 @@ def test_a_channel_keeps_its_key() -> None:
 def test_invalid_forests() -> None:
     ring = Ring(10)
     forest = ChannelForest(ring)
-    with refused(ParameterError, 9, parameter="subscriber", value=10):
+    with refused(ParameterError, 9, parameter="subscribers", value=10):
         forest.follow(np.ones((11, 1)))
     with refused(ParameterError, 3, parameter="ring", value=3):
         forest.move(ring.without([3]))

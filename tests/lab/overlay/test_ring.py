@@ -293,13 +293,13 @@ def test_invalid_rings(values: dict[str, int], name: str) -> None:
 
 def test_nodes_and_keys_that_are_none() -> None:
     ring = Ring(10).without([3])
-    with refused(ParameterError, 9, parameter="source", value=10):
+    with refused(ParameterError, 9, parameter="sources", value=10):
         ring.routes([0, 10], [1, 1])
-    with refused(ParameterError, parameter="source", value=-1):
+    with refused(ParameterError, parameter="sources", value=-1):
         ring.parents(1, [-1])
-    with refused(ParameterError, 3, parameter="source", value=3):
+    with refused(ParameterError, 3, parameter="sources", value=3):
         ring.routes([3], [1])
-    with refused(ParameterError, "float64", parameter="source"):
+    with refused(ParameterError, "float64", parameter="sources"):
         ring.routes([0.5], [1])
     with refused(ParameterError, 2, parameter="keys", value=1):
         ring.routes([0, 1], [1])
@@ -324,9 +324,9 @@ def test_invalid_changes_of_nodes() -> None:
         Ring(3).joined(-1)
     with refused(ParameterError, 2, parameter="nodes", value=2):
         Ring(3).renewed([2, 0, 2])
-    with refused(ParameterError, parameter="node", value=3):
+    with refused(ParameterError, parameter="nodes", value=3):
         Ring(3).renewed([3])
-    with refused(ParameterError, 1, parameter="node", value=1):
+    with refused(ParameterError, 1, parameter="nodes", value=1):
         Ring(3).without([1]).renewed([1])
     with refused(ParameterError, parameter="seed", value=-1):
         Ring(3).renewed([1], seed=-1)

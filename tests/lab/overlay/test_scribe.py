@@ -169,18 +169,18 @@ def test_measured_costs(digit_bits: int) -> None:
 
 def test_invalid_subscribers() -> None:
     ring = Ring(10)
-    with refused(ParameterError, 9, parameter="subscriber", value=10):
+    with refused(ParameterError, 9, parameter="subscribers", value=10):
         ScribeTree(ring, 1, [10])
-    with refused(ParameterError, 4, parameter="subscriber", value=4):
+    with refused(ParameterError, 4, parameter="subscribers", value=4):
         ScribeTree(ring, 1, [4, 5, 4])
     tree = ScribeTree(ring, 1, [4, 5])
-    with refused(ParameterError, 6, parameter="subscriber", value=6):
+    with refused(ParameterError, 6, parameter="subscribers", value=6):
         tree.join([6, 6])
     with refused(ParameterError, 5, parameter="nodes", value=5):
         tree.join([6, 5])
     with refused(ParameterError, 6, parameter="nodes", value=6):
         tree.leave([4, 6])
-    with refused(ParameterError, 4, parameter="subscriber", value=4):
+    with refused(ParameterError, 4, parameter="subscribers", value=4):
         ScribeTree(ring.without([4]), 1, [4])
 
 
@@ -188,7 +188,7 @@ def test_invalid_links() -> None:
     ring = Ring(10)
     with refused(ParameterError, 3, parameter="keys", value=2):
         links(ring, [1, 2], np.ones((10, 3)))
-    with refused(ParameterError, parameter="subscriber", value=11):
+    with refused(ParameterError, parameter="subscribers", value=11):
         links(ring, [1], np.ones((12, 1)))
 
 

@@ -81,7 +81,7 @@ class Load:
     both variants at once: see `ClusterTrees`. How a publisher finds these tops is not simulated, and building
     the initial clusters and trees is not counted.
 
-    Between two events, in this order: subscriptions leave and others come, which are placed without computing
+    Between two events subscriptions leave and others come, which are placed without computing
     clusters; clusters are computed, if the policy says so, and installed, or coordinates are refreshed; peers
     join the clusters of their subscriptions, and leave clusters without one.
 

@@ -108,7 +108,7 @@ class ChannelForest:
         """
         listening = relation(listens)
         node, channel = rows_of(listening), listening.indices
-        self.ring.places(node, "subscriber")
+        self.ring.places(node, "subscribers")
         self._grow(listening.shape[1])
         now = np.zeros_like(self.member)
         now[channel, node] = True

@@ -165,7 +165,7 @@ class Ring:
         """The number of the node at each place on the ring, in the order of their ids."""
         return self._node
 
-    def places(self, nodes: ArrayLike, what: str = "node") -> Ints:
+    def places(self, nodes: ArrayLike, what: str = "nodes") -> Ints:
         """Return the places of nodes on the ring, by order of ids, and refuse nodes that are not on it.
 
         Parameters
@@ -209,7 +209,7 @@ class Ring:
 
     def routes(self, sources: ArrayLike, keys: ArrayLike) -> RingRoutes:
         """Return the route from each source to its key."""
-        place, keys = self.places(sources, "source"), np.atleast_1d(check_keys(keys))
+        place, keys = self.places(sources, "sources"), np.atleast_1d(check_keys(keys))
         if len(place) != len(keys):
             raise ParameterError(
                 f"keys has {len(keys)} keys: must have {len(place)}, one for each source",
@@ -225,7 +225,7 @@ class Ring:
         The root, the node closest to the key, has -1. With `sources`, nodes on none of their routes have -2;
         so have nodes that have left the ring.
         """
-        place = np.arange(self.n_nodes) if sources is None else self.places(sources, "source")
+        place = np.arange(self.n_nodes) if sources is None else self.places(sources, "sources")
         found = overlay.parents(*self.tables, one_key(key), place)
         out = np.full(len(self.ids), overlay.OUTSIDE, np.int32)
         out[self._node] = np.where(found >= 0, self._node[found], found)

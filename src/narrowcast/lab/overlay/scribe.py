@@ -206,18 +206,18 @@ def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
             value=len(keys),
         )
     by_channel = listening.tocsc()
-    place = ring.places(by_channel.indices, "subscriber")
+    place = ring.places(by_channel.indices, "subscribers")
     return overlay.tree_links(*ring.tables, keys, by_channel.indptr.astype(np.int64), place)
 
 
 def _distinct_places(ring: Ring, nodes: ArrayLike) -> Ints:
     """Return the places of nodes on the ring, and refuse a node that is named twice."""
-    place = ring.places(nodes, "subscriber")
+    place = ring.places(nodes, "subscribers")
     if len(place) > 1 and np.bincount(place).max() > 1:
         twice = ring.by_place[np.argmax(np.bincount(place))]
         raise ParameterError(
-            f"subscriber={twice}: named twice; name each subscriber once",
-            parameter="subscriber",
+            f"subscribers={twice}: named twice; name each subscriber once",
+            parameter="subscribers",
             value=int(twice),
         )
     return place

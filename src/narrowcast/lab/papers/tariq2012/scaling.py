@@ -93,9 +93,9 @@ def branch_seconds(
     Examples
     --------
     >>> from narrowcast.model.relation import relation
-    >>> from narrowcast.lab.spectral.traffic import HierarchyReport, Step
+    >>> from narrowcast.lab.spectral.traffic import HierarchyReport, WorkStep
     >>> tree = GroupTree.of(relation(np.ones((8, 2))), levels=2, groups=2, landmarks=0.5)
-    >>> report = HierarchyReport([Step(1, 0, "local", seconds=1.0), Step(0, 1, "local", seconds=2.0)])
+    >>> report = HierarchyReport([WorkStep(1, 0, "local", seconds=1.0), WorkStep(0, 1, "local", seconds=2.0)])
     >>> branch_seconds(tree, report, ["local"], passes=0, rng=np.random.default_rng(0))
     3.0
     """
