@@ -215,9 +215,9 @@ def test_the_report_tells_of_every_level(way: str) -> None:
     assert Rassoc(channels=2).fit(interest).traffic_.steps == []
     planner = Rassoc(channels=2, **WAYS[way]).fit(interest)
     assert {step.what for step in planner.traffic_.steps} >= {"histories", "landmarks", "local", "centres"}
-    received = planner.traffic_.total(lambda step: step.what == "centres")
-    assert received.messages == 80
-    assert received.rows == 80 * len(planner.centre_)
+    sent = planner.traffic_.total(lambda step: step.what == "centres")
+    assert sent.messages == 80
+    assert sent.rows == 80 * len(planner.centre_)
 
 
 def test_it_does_not_matter_how_subscribers_are_numbered() -> None:
