@@ -33,7 +33,7 @@ def squares(points: Doubles, centre: Doubles) -> Doubles:
 
 
 def plain(points: Doubles, weight: Doubles, start: Doubles, passes: int) -> tuple[list[int], Doubles]:
-    """Lloyd's passes as they are told, point by point."""
+    """A reference of Lloyd's passes, point by point."""
     centre, label = start.copy(), np.zeros(len(points), int)
     mass: NDArray[Any] = np.zeros(len(start))
     for _ in range(passes):

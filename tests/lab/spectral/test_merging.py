@@ -96,11 +96,11 @@ def test_groups_may_work_in_any_order(method: Any) -> None:
 def test_what_is_sent() -> None:
     levels, parents = hierarchy([8, 2, 1])
     k, d = 5, 3
-    down = {"down": 10, "values_down": 10 * k * d, "told": 480}
+    down = {"down": 10, "values_down": 10 * k * d, "to_members": 480}
     assert sampled(levels, parents, k, rng=draws()).traffic == MergeTraffic(**down)
     up = {"up": 10, "values_up": 10 * k * (d + 1)}
     assert hp2pc(levels, parents, k, rng=draws()).traffic == MergeTraffic(**down, **up)
-    twice = {"down": 20, "values_down": 20 * k * d, "told": 480}
+    twice = {"down": 20, "values_down": 20 * k * d, "to_members": 480}
     found = hierarchical(levels, parents, k, rng=draws()).traffic
     assert found == MergeTraffic(**twice, **up)
     assert found.messages == 10 + 20 + 480

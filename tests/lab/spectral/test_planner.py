@@ -60,7 +60,7 @@ def blocks(sizes: list[int], events: int = 6, share: float = 0.8, seed: int = 0)
 
 @both
 @ways
-def test_blocks_that_share_nothing_are_told_apart(method: Any, way: str) -> None:
+def test_blocks_that_share_nothing_are_separated(method: Any, way: str) -> None:
     interest, block = blocks([30, 20, 25])
     planner = method(channels=3, **WAYS[way]).fit(interest)
     planner.plan_.validate(interest)
@@ -215,9 +215,9 @@ def test_the_report_tells_of_every_level(way: str) -> None:
     assert Rassoc(channels=2).fit(interest).traffic_.steps == []
     planner = Rassoc(channels=2, **WAYS[way]).fit(interest)
     assert {step.what for step in planner.traffic_.steps} >= {"histories", "landmarks", "local", "centres"}
-    told = planner.traffic_.total(lambda step: step.what == "centres")
-    assert told.messages == 80
-    assert told.rows == 80 * len(planner.centre_)
+    sent = planner.traffic_.total(lambda step: step.what == "centres")
+    assert sent.messages == 80
+    assert sent.rows == 80 * len(planner.centre_)
 
 
 def test_it_does_not_matter_how_subscribers_are_numbered() -> None:
