@@ -289,14 +289,10 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    assert "the NATS server does not take stream nc_in" in refusal(
-        "restore", tmp_path / "bad.tar", "--data", tmp_path / "again"
-    )
+    assert "stream nc_in" in refusal("restore", tmp_path / "bad.tar", "--data", tmp_path / "again")
     with NatsServer(tmp_path / "own") as server:
         words: list[str | Path] = ["--data", tmp_path / "again", "--nats", server.url]
-        assert "the NATS server does not take stream nc_in" in refusal(
-            "restore", tmp_path / "bad.tar", *words
-        )
+        assert "stream nc_in" in refusal("restore", tmp_path / "bad.tar", *words)
         told("restore", file, *words)  # there is nothing in the way
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.tar", "bad.tar", "data", "own"]
 

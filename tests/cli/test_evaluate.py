@@ -170,7 +170,7 @@ def test_compare_sends_the_events_by_each_plan(spark: SparkSession, folder: Path
     routers = dict(zip(table["method"].to_pylist(), table["router"].to_pylist(), strict=True))
     assert (routers["partial"], routers["mst"], routers["ideal"]) == ("partial", "threshold", None)
     assert "replayed events" in (out / "compare.svg").read_text()
-    assert "events sent with the routers threshold and partial" in (out / "compare.svg").read_text()
+    assert "events sent with routers threshold and partial" in (out / "compare.svg").read_text()
     assert table["replayed_wasted"].to_pylist() == [row["replayed"]["wasted"] for row in facts["rows"]]
     assert facts["params"] == {"threshold": 0.4}
 
@@ -195,13 +195,13 @@ def test_names_with_zeros_and_somebody_nowhere(spark: SparkSession, tmp_path: Pa
     assert shown.exit_code == 0, shown.exception
     [mine] = (row for row in table_of(shown.stdout) if row[0] == "all unicast")
     assert mine[1] == "22", "both events are from 009, where 02 is; 01 is 11 away"
-    assert f"What {tmp_path / 'plan'} costs, over the 1 events that are scored\n" in shown.stdout
-    assert "What 2 events cost in all, sent by it with the router partial\n" in shown.stdout
+    assert f"Costs of {tmp_path / 'plan'} for the 1 events of the plan\n" in shown.stdout
+    assert "Total cost of 2 events, sent by the plan with router partial\n" in shown.stdout
     (tmp_path / "e.csv").write_text("event_id,price\n5,1.5\n6,2.5\n")
     shown = call(*given, "--events", tmp_path / "e.csv")
     assert shown.exit_code == 0, shown.exception
     assert "none of the 2 events " in shown.stderr
-    assert "sent by it" not in shown.stdout
+    assert "sent by the plan" not in shown.stdout
 
 
 def test_bad_words(folder: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_histories_beside_the_matches(given: list[str], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.exception
     lines = table_of(done.stdout)
     assert ["histories", "3"] in lines
-    assert ["of them empty", "1"] in lines
+    assert ["empty ones", "1"] in lines
     assert sorted(map(len, pq.read_table(tmp_path / "g")["history"])) == [0, 1, 1]
 
 

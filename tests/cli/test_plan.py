@@ -137,7 +137,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
     assert [each.strip() for each in heads.strip("┃").split("┃")][2:] == [
         *("filtering", "groups", "sessions", "direct", "excess %"),
     ]
-    assert table.stdout.startswith(f"What {out} costs\n")
+    assert table.stdout.startswith(f"Costs of {out}\n")
 
     # Other rates are other inputs: that is said, and the costs are those of what is given.
     found, said = document("evaluate", out, *topics[:2])

@@ -33,9 +33,9 @@ def test_a_broker_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
 
     with NatsServer(tmp_path) as server:
         for since, why in (
-            ((), "no broker is there"),
-            ((1, 1), "the broker has ended meanwhile"),  # and then is silent
-            ((1, 2), "the broker has ended meanwhile"),
+            ((), "no broker at .* 'nc'"),
+            ((1, 1), "the broker ended"),  # and then is silent
+            ((1, 2), "the broker ended"),
         ):
             with pytest.raises(TransportError, match=why):
                 asyncio.run(run(*since))

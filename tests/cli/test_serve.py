@@ -132,7 +132,7 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
         os.kill(int(process.read_text()), signal.SIGKILL)  # too often
         _, err = broker.communicate(timeout=30)
         assert broker.returncode == 2
-        assert err.splitlines()[-1].startswith("narrowcast: the NATS server at nats://127.0.0.1:")
+        assert err.splitlines()[-1].startswith("narrowcast: NATS server nats://127.0.0.1:")
 
 
 @pytest.mark.slow
