@@ -314,9 +314,7 @@ def test_other_columns_in_another_file(spark: SparkSession, tmp_path: Path) -> N
         ingest(spark, "events", tmp_path)
     assert "damaged" not in str(raised.value)
     write(tmp_path / "b.csv", "event_id\n1\n")
-    with pytest.raises(
-        TableError, match=r"has \d columns, where \d are expected; give all files .*: 'event_id'"
-    ):
+    with pytest.raises(TableError, match=r"header .* \d columns, .*\d.*: 'event_id'"):
         ingest(spark, "events", tmp_path)
 
 
