@@ -398,7 +398,7 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
         "explain", folder / "cells", *words, "--schema", types
     )
     types.write_text('{"price": "int", "name": "string"}')
-    assert "attribute 'price': 1.5 is not a int" in refusal(
+    assert "attribute 'price'=1.5: must be int" in refusal(
         "explain", folder / "cells", *words, "--schema", types
     )
 
