@@ -358,7 +358,8 @@ def test_a_file_that_may_not_grow(stocks: Given, tmp_path: Path) -> None:
     with command(tmp_path / "said", *words, shell="ulimit -f 6000") as job:
         assert job.wait() == 2, job.said
         [line] = lines_of_ours(job.said)
-    assert line.endswith("IOException: File too large; the limit on this disk is reached; write to another")
+    assert "IOException: File too large; " in line
+    assert "another disk" in line
     assert {path.name for path in tmp_path.iterdir()} == {"said"}
 
 
