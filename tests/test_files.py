@@ -139,10 +139,10 @@ def test_an_ending_that_names_no_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tables_or_with_several_formats_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"holds no file that ends in \.parquet, \.csv"):
+    with pytest.raises(TableError, match=r"no file that ends in \.parquet, \.csv"):
         read_table(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(TableError, match="holds no file that ends in"):
+    with pytest.raises(TableError, match="no file that ends in"):
         read_table(tmp_path)
     write_csv(tmp_path / "a.csv", ROWS)
     write_parquet(tmp_path / "b.parquet", ROWS)

@@ -1,6 +1,6 @@
-"""Small tables on disk: reading any of the three formats, and writing so that no half is ever seen.
+"""Files of small tables: reading of Parquet, CSV and JSON lines, and atomic writing.
 
-Large tables belong to the pipeline; what is read here must fit in memory.
+Tables read here must fit in memory; `narrowcast.spark` reads large ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from narrowcast.errors import TableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: How a file's ending names its format.
+#: Format of a file by its ending.
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -30,17 +30,17 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     Parameters
     ----------
     path
-        A file, or a folder whose files share one format.
+        A file, or a folder whose files have the same format.
     columns
-        Columns that must be there; a missing one is an error that lists those found.
+        Required columns; a missing one is a `TableError` that lists the existing ones.
     limit
-        Read at most this many rows.
+        Maximum number of rows to read; None means all.
     """
     import pyarrow.csv as pc
-    import pyarrow.dataset as ds  # on use: it brings pandas along
+    import pyarrow.dataset as ds  # imported here because it imports pandas
     import pyarrow.json as pj
 
-    # In CSV an empty field is null whatever its type, and NaN is a number.
+    # An empty CSV field is null for every type, and NaN is a number.
     empty = pc.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
     csv = ds.CsvFileFormat(convert_options=empty)
 
@@ -57,7 +57,7 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
                 data = ds.dataset(file, format=csv if kind == "csv" else kind)
                 found = data.to_table() if left is None else data.head(left)
             tables.append(found)
-            if left is not None:  # later files are still asked for their columns
+            if left is not None:  # at 0, later files are still read for their columns
                 left -= found.num_rows
         table = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, OSError) as error:
@@ -72,7 +72,10 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
 
 
 def files_of(path: Path) -> tuple[str, list[Path]]:
-    """Return the format that a path's ending, or those of the files in it, name, and the files."""
+    """Return the format of a file, or of the files in a folder, and the files.
+
+    Hidden files (`.name`, `_name`) and files with other endings are ignored.
+    """
     if not path.exists():
         raise TableError(f"{path} does not exist; give a Parquet, CSV or JSON-lines file or folder")
     found = FORMATS.get(path.suffix.lower())
@@ -85,128 +88,131 @@ def files_of(path: Path) -> tuple[str, list[Path]]:
     )
     kinds = {FORMATS[f.suffix.lower()] for f in files}
     if not kinds:
-        raise TableError(f"{path} holds no file that ends in {', '.join(FORMATS)}")
+        raise TableError(f"{path} contains no file that ends in {', '.join(FORMATS)}")
     if len(kinds) > 1:
         raise TableError(f"{path} mixes {' and '.join(sorted(kinds))}; keep one format in a folder")
     return kinds.pop(), files
 
 
 def rows_in(path: str | Path) -> int | None:
-    """Return how many rows a Parquet file, or a folder of them, says that it has; None where none says so."""
+    """Return the number of rows in the metadata of Parquet files; None for other formats or errors."""
     import pyarrow.parquet as pq
 
     try:
         kind, files = files_of(Path(path))
         return sum(pq.read_metadata(file).num_rows for file in files) if kind == "parquet" else None
     except (TableError, OSError, pa.ArrowException):
-        return None  # whoever reads it says what is wrong
+        return None  # reading the table reports the error
 
 
 def _hidden(file: Path, folder: Path) -> bool:
-    """Return whether a file is what engines leave beside their data: its name, or a folder's, says so."""
+    """Return whether the name of a file, or of a folder above it, marks it as hidden, such as `_SUCCESS`."""
     return any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message: what fits in a one-line report."""
+    """Return the first line of an error's message, or its class name if the message is empty."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is written within a block into one line that names it."""
+    """Convert errors of writing a file in a block to a `TableError` that names the file."""
     try:
         yield
     except OSError as error:
-        said = error.strerror or first_line(error)
-        raise TableError(f"cannot write {path}: {said}; free some space, or name another place") from error
+        cause = error.strerror or first_line(error)
+        raise TableError(f"cannot write {path}: {cause}; free some space, or use another path") from error
 
 
 def _ending(path: Path) -> str:
-    """Say how the name of a file ends."""
+    """Describe the ending of a file name, for messages."""
     return f"ends in {path.suffix!r}" if path.suffix else "has no ending that names a format"
 
 
 def check_new_table(path: Path) -> None:
-    """Refuse to write a table where something is, or in a format that there is not."""
+    """Refuse to write a table to an existing path, or in an unknown format."""
     _refuse_existing(path, replace=False)
     if path.suffix.lower() not in FORMATS:
         raise TableError(f"{path} {_ending(path)}; use one of {', '.join(FORMATS)}")
 
 
 def write_new_table(table: pa.Table, path: Path) -> None:
-    """Write a small table as its file's ending says; the file appears whole or not at all."""
+    """Write a small table in the format of the path's ending; the file appears complete or not at all."""
     import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
     check_new_table(path)
-    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             match FORMATS[path.suffix.lower()]:
                 case "parquet":
-                    pq.write_table(table, aside)
+                    pq.write_table(table, temporary)
                 case "csv":
-                    pc.write_csv(table, aside)
+                    pc.write_csv(table, temporary)
                 case _:
                     rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
-                    aside.write_text("".join(rows), "utf-8")
-            aside.rename(path)
+                    temporary.write_text("".join(rows), "utf-8")
+            temporary.rename(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_folder(
     path: str | Path, *, replace: bool = False, put: Callable[[Path, Path], None] | None = None
 ) -> Iterator[Path]:
-    """Write a folder aside and put it in place only when the block ends well.
+    """Write a folder atomically: yield a temporary folder and move it to `path` if the block succeeds.
 
     Parameters
     ----------
     path
-        The folder.
+        The folder to write.
     replace
-        Whether what exists there is replaced.
+        Whether an existing file or folder is replaced (default: no).
     put
-        Puts the finished folder in place; by default `swap`.
+        Moves the temporary folder to the path (default: `swap`).
 
     Raises
     ------
     TableError
-        When `path` exists and `replace` is not set, before anything is written.
+        If `path` exists and `replace` is false; checked before anything is written.
     """
     path = Path(path)
     _refuse_existing(path, replace)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     except OSError as error:
         raise TableError(f"cannot write {path}: {error.strerror}") from error
     try:
-        yield aside
-        _refuse_existing(path, replace)  # another may have written it in the meantime
-        aside.chmod(0o755)
-        (put or swap)(aside, path)
+        yield temporary
+        _refuse_existing(path, replace)  # another process may have written it in the meantime
+        temporary.chmod(0o755)
+        (put or swap)(temporary, path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def swap(aside: Path, path: Path) -> None:
-    """Put a folder in the place of another, or where there is none; one of the two is there in the end."""
+def swap(new: Path, path: Path) -> None:
+    """Move a new folder to a path, replacing an existing folder.
+
+    If the move fails, the existing folder is restored.
+    """
     if not path.exists():
-        aside.rename(path)
+        new.rename(path)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
     try:
         path.rename(old / path.name)
-    except OSError as error:  # one that is mounted cannot be moved
+    except OSError as error:  # a mount point cannot be moved
         old.rmdir()
         raise TableError(f"cannot replace {path}: {error.strerror}; name another folder") from error
     try:
-        aside.rename(path)
+        new.rename(path)
     except BaseException:
         (old / path.name).rename(path)
         old.rmdir()

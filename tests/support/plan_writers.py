@@ -32,10 +32,10 @@ LIFE_S = 0.05
 def plan_of(number: int) -> nc.ChannelPlan:
     """Return a plan that has nothing in common with that of any other number; odd ones have `unicast`."""
     size = 2 + number % 3
-    one_each = [[i == j for j in range(size)] for i in range(size)]
+    drop_duplicates = [[i == j for j in range(size)] for i in range(size)]
     return nc.ChannelPlan(
-        one_each,
-        one_each,
+        drop_duplicates,
+        drop_duplicates,
         unicast=[[number % 2 == 1 and i != j for j in range(size)] for i in range(size)],
         subscribers=[f"{number}-s{i}" for i in range(size)],
         flows=[f"{number}-f{i}" for i in range(size)],

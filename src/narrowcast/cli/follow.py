@@ -162,8 +162,8 @@ def follow(
 
         narrowcast follow --changes log/ --plan plan --method tamara-tidy --set period=3600 --json
     """
+    from narrowcast.spark.streaming.event_source import FILES
     from narrowcast.spark.streaming.follow import ROWS, Follow
-    from narrowcast.spark.streaming.incoming import FILES
 
     if not (every == 0 or 0.001 <= every < 1e6):
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""The attributes that a schema names, as columns of a table: structs for dotted paths."""
+"""Attributes of a schema as columns of a table: a dotted path becomes a struct."""
 
 from __future__ import annotations
 
@@ -16,24 +16,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute that a schema names, or the struct that its dotted path leads through."""
+    """An attribute of a schema, or a struct on the dotted path to one.
+
+    Parameters
+    ----------
+    name
+        Name of the column or of the field.
+    kind
+        Type of the attribute; None for a struct that is only part of a path.
+    fields
+        Attributes below this one, by their names in lower case.
+    """
 
     name: str
     kind: DataType | None = None
     fields: dict[str, Attribute] = field(default_factory=dict)
 
     def as_column(self) -> pa.DataType | None:
-        """Return the type of a column of this attribute, None where the schema leaves it to the values."""
+        """Return the Arrow type of the attribute's column, or None to keep the type found in the data."""
         if self.fields:
             return pa.struct([(part.name, part.as_column() or pa.string()) for part in self.fields.values()])
-        # A type that filters cannot compare cannot be asked of a column: it is kept as it was found.
+        # Filters cannot compare opaque and void types, so the column keeps the type found in the data.
         if self.kind is None or self.kind.family in ("opaque", "void"):
             return None
         return self.kind.to_arrow()
 
 
 def attributes_of(schema: Schema | None, columns: Collection[str]) -> dict[str, Attribute]:
-    """Return what a schema names at the top, in lower case; a column with dots in its name comes first."""
+    """Return a schema's top-level attributes by their names in lower case.
+
+    A dotted attribute is a path into structs, unless a column has exactly that name.
+    """
     literal = {name.lower() for name in columns}
     top = Attribute("")
     for name, kind in zip(schema.names, schema.types, strict=True) if schema else ():
@@ -46,27 +59,27 @@ def attributes_of(schema: Schema | None, columns: Collection[str]) -> dict[str, 
     return top.fields
 
 
-def wanted_type(held: pa.DataType, attribute: Attribute, *, absent: bool) -> pa.DataType:
-    """Return the type that a schema asks of a column.
+def target_type(source_type: pa.DataType, attribute: Attribute, *, absent: bool) -> pa.DataType:
+    """Return the type that the values of a column are converted to.
 
     Parameters
     ----------
-    held
-        What the column holds.
+    source_type
+        Type of the column in the data.
     attribute
-        What the schema says of it.
+        The attribute of the schema.
     absent
-        Whether fields of a struct that are not there come out as nulls, as in JSON.
+        Whether missing fields of a struct are added as nulls, as for JSON.
     """
-    if not pa.types.is_struct(held) or not attribute.fields:
-        return attribute.as_column() or held
+    if not pa.types.is_struct(source_type) or not attribute.fields:
+        return attribute.as_column() or source_type
     parts = []
-    for part in held:
+    for part in source_type:
         known = attribute.fields.get(part.name.lower())
-        kind = part.type if known is None else wanted_type(part.type, known, absent=absent)
+        kind = part.type if known is None else target_type(part.type, known, absent=absent)
         parts.append((part.name, kind))
-    there = {part.name.lower() for part in held}
+    present = {part.name.lower() for part in source_type}
     for name, known in attribute.fields.items():
-        if absent and name not in there:
+        if absent and name not in present:
             parts.append((known.name, known.as_column() or pa.string()))
     return pa.struct(parts)

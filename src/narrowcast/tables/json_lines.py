@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, taken apart into columns."""
+"""JSON lines: parsing of one object per line into columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.tables.raw import Raw, joined
+from narrowcast.tables.raw import RawRows, join_lines
 from narrowcast.tables.values import is_nested, is_text, json_text
 
 if TYPE_CHECKING:
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 NO_OBJECT = "is no JSON object of its own line; mend or drop it"
 NO_UTF8 = "is no UTF-8; write the file in that encoding"
-#: Numbers that JSON does not have, and Arrow reads.
+#: Numbers that Arrow accepts although JSON does not have them.
 _NO_NUMBERS = (b"NaN", b"Inf")
-#: A line that begins and ends as an object does.
+#: A line that begins and ends like an object.
 _CURLY = r"\A[ \t]*\{(?s:.*)\}[ \t\r]*\z"
 
 
-def read_lines(content: pa.Array, fields: Sequence[tuple[str, pa.DataType, pa.DataType]]) -> Raw:
-    """Return the objects in lines as columns.
+def read_lines(content: pa.Array, fields: Sequence[tuple[str, pa.DataType, pa.DataType]]) -> RawRows:
+    """Parse objects, one per line, into columns.
 
-    Numbers and texts come in a type in which none is lost: as they are, or all as text.
+    A column has its target type if Arrow can read all lines with the target types; otherwise values are
+    text, so that nothing is lost before they are checked.
 
     Parameters
     ----------
     content
         Lines as bytes.
     fields
-        The name of each column, the type that its values hold, and the one that is wanted.
+        For each column its name, the type found in the data, and the target type.
 
     Examples
     --------
@@ -42,22 +43,21 @@ def read_lines(content: pa.Array, fields: Sequence[tuple[str, pa.DataType, pa.Da
     >>> raw.columns[0].to_pylist(), raw.broken.to_pylist()[2]
     (['1', '1.5', None], 'is no JSON object of its own line; mend or drop it')
     """
-    lines, wrong = as_lines(content)
-    if wrong is None and (columns := _together(lines, fields)) is not None:
-        return Raw(columns, None, lines)
+    lines, wrong = decode_lines(content)
+    if wrong is None and (columns := _read_with_arrow(lines, fields)) is not None:
+        return RawRows(columns, None, lines)
     objects = parse(lines, wrong)
-    said = [NO_OBJECT if each is None else None for each in objects]
-    broken = pa.array(said, pa.string())
-    kinds = [raw_type(held, wanted) for _, held, wanted in fields]
+    broken = pa.array([NO_OBJECT if each is None else None for each in objects], pa.string())
+    kinds = [raw_type(source_type, target) for _, source_type, target in fields]
     columns = [
-        pa.array([None if each is None else _as(each.get(name), kind) for each in objects], kind)
+        pa.array([None if each is None else _arrow_value(each.get(name), kind) for each in objects], kind)
         for (name, _, _), kind in zip(fields, kinds, strict=True)
     ]
-    return Raw(columns, broken if wrong is None else pc.coalesce(wrong, broken), lines)
+    return RawRows(columns, broken if wrong is None else pc.coalesce(wrong, broken), lines)
 
 
-def as_lines(content: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Return lines as text without a byte order mark, and the reason against those that are no UTF-8."""
+def decode_lines(content: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Return lines as text without byte order marks, and the reason to reject each line of invalid UTF-8."""
     wrong = None
     try:
         lines = content.cast(pa.string())
@@ -81,7 +81,7 @@ def _is_utf8(line: bytes | None) -> bool:
 
 
 def parse(lines: pa.Array, wrong: pa.Array | None = None) -> list[dict[str, Any] | None]:
-    """Return the object of each line, None where there is none."""
+    """Return the object in each line, or None for an invalid line."""
     fine = [True] * len(lines) if wrong is None else wrong.is_null().to_pylist()
     return [_parse(line) if good else None for line, good in zip(lines.to_pylist(), fine, strict=True)]
 
@@ -89,7 +89,7 @@ def parse(lines: pa.Array, wrong: pa.Array | None = None) -> list[dict[str, Any]
 def _parse(line: str | None) -> dict[str, Any] | None:
     try:
         found = _decode(line or "")
-        if "\\u" in (line or ""):  # half of a letter that is written as two
+        if "\\u" in (line or ""):  # refuse unpaired surrogates
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -99,58 +99,62 @@ def _parse(line: str | None) -> dict[str, Any] | None:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("object has a duplicate name")
     return found
 
 
 def _refuse(token: str) -> None:
-    raise ValueError(f"{token} is no JSON")
+    raise ValueError(f"{token}: not valid in JSON")
 
 
 _decode = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_refuse).decode
 
 
-def raw_type(held: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """Return the type in which values are read so that none is lost before it is checked."""
-    if pa.types.is_struct(held) and pa.types.is_struct(wanted):
-        old = {part.name: part.type for part in held}
-        parts = [(part.name, raw_type(old.get(part.name, part.type), part.type)) for part in wanted]
+def raw_type(source_type: pa.DataType, target: pa.DataType) -> pa.DataType:
+    """Return a type that represents values as they were written, before they are checked."""
+    if pa.types.is_struct(source_type) and pa.types.is_struct(target):
+        old = {part.name: part.type for part in source_type}
+        parts = [(part.name, raw_type(old.get(part.name, part.type), part.type)) for part in target]
         return pa.struct(parts)
-    return held if is_nested(held) and is_nested(wanted) else pa.string()
+    return source_type if is_nested(source_type) and is_nested(target) else pa.string()
 
 
-def _as(value: Any, kind: pa.DataType) -> Any:
-    """Return a value of JSON as Arrow takes it for a type."""
+def _arrow_value(value: Any, kind: pa.DataType) -> Any:
+    """Convert a parsed JSON value to one that Arrow accepts for a type."""
     if value is None:
         return None
     if is_text(kind):
         return json_text(value)
     if pa.types.is_struct(kind):
-        return {part.name: _as(value.get(part.name), part.type) for part in kind}
+        return {part.name: _arrow_value(value.get(part.name), part.type) for part in kind}
     if is_nested(kind):
-        return [_as(each, kind.value_type) for each in value]
+        return [_arrow_value(each, kind.value_type) for each in value]
     return float(value) if pa.types.is_floating(kind) else value
 
 
-def _together(
+def _read_with_arrow(
     lines: pa.Array, fields: Sequence[tuple[str, pa.DataType, pa.DataType]]
 ) -> list[pa.Array] | None:
-    """Return the fields of objects that all fit the types that are wanted; None where some do not."""
-    kinds = [_plain(held, wanted) for _, held, wanted in fields]
+    """Return the columns of objects if all values have the target types; otherwise None."""
+    kinds = [_exact_type(source_type, target) for _, source_type, target in fields]
     if None in kinds or not len(lines):
         return None
     schema = pa.schema([(name, kind) for (name, _, _), kind in zip(fields, kinds, strict=True)])
-    table = read_alike(lines, schema)
+    table = read_uniform(lines, schema)
     return None if table is None else [table[name].combine_chunks() for name, _, _ in fields]
 
 
-def read_alike(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | None:
-    """Return the objects that Arrow reads, None where a line is none or Arrow is less strict than JSON."""
+def read_uniform(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | None:
+    """Read objects with Arrow.
+
+    Returns None if a line is not an object, if the fields do not fit the schema, or if Arrow may accept
+    something that JSON does not allow.
+    """
     import pyarrow.json as pj
 
     if lines.null_count:
         return None
-    content = joined(lines)
+    content = join_lines(lines)
     if not pc.all(pc.match_substring_regex(lines, _CURLY)).as_py() or any(
         map(content.__contains__, _NO_NUMBERS)
     ):
@@ -164,35 +168,35 @@ def read_alike(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | N
     except pa.ArrowException:
         return None
     if schema is not None and any(not table.field(part.name).type.equals(part.type) for part in schema):
-        return None  # objects within have fields that nobody asked for
+        return None  # nested objects have additional fields
     return table if table.num_rows == len(lines) else None
 
 
-def _plain(held: pa.DataType, wanted: pa.DataType) -> pa.DataType | None:
-    """Return the type in which Arrow reads just the values that are written as this type is."""
+def _exact_type(source_type: pa.DataType, target: pa.DataType) -> pa.DataType | None:
+    """Return the type with which Arrow reads only JSON values of the target's kind, or None."""
     t = pa.types
-    if t.is_struct(held) and t.is_struct(wanted):
-        old = {part.name: part.type for part in held}
-        kinds = [_plain(old.get(part.name, part.type), part.type) for part in wanted]
+    if t.is_struct(source_type) and t.is_struct(target):
+        old = {part.name: part.type for part in source_type}
+        kinds = [_exact_type(old.get(part.name, part.type), part.type) for part in target]
         if None in kinds:
             return None
-        return pa.struct([(part.name, kind) for part, kind in zip(wanted, kinds, strict=True)])
-    if t.is_list(held) and t.is_list(wanted):
-        inner = _plain(held.value_type, held.value_type)
-        return held if inner == held.value_type else None
-    if is_nested(held) or is_nested(wanted):
+        return pa.struct([(part.name, kind) for part, kind in zip(target, kinds, strict=True)])
+    if t.is_list(source_type) and t.is_list(target):
+        inner = _exact_type(source_type.value_type, source_type.value_type)
+        return source_type if inner == source_type.value_type else None
+    if is_nested(source_type) or is_nested(target):
         return None
-    if t.is_integer(wanted):
+    if t.is_integer(target):
         return pa.int64()
-    if t.is_floating(wanted) or t.is_boolean(wanted):
-        return wanted
-    return pa.string() if is_text(wanted) or t.is_date(wanted) or t.is_timestamp(wanted) else None
+    if t.is_floating(target) or t.is_boolean(target):
+        return target
+    return pa.string() if is_text(target) or t.is_date(target) or t.is_timestamp(target) else None
 
 
 def types_of(content: pa.Array) -> pa.DataType:
-    """Return the type of the objects in lines: a struct, which `merge` joins with others."""
-    lines, wrong = as_lines(content)
-    found = _types_together(lines) if wrong is None else None
+    """Return the common type of the objects in lines: a struct, to be combined by `merge`."""
+    lines, wrong = decode_lines(content)
+    found = _types_with_arrow(lines) if wrong is None else None
     if found is not None:
         return found
     kind = pa.struct([])
@@ -202,16 +206,16 @@ def types_of(content: pa.Array) -> pa.DataType:
     return kind
 
 
-def _types_together(lines: pa.Array) -> pa.DataType | None:
-    """Return the type of objects of which Arrow finds one, None where it does not."""
-    table = read_alike(lines) if len(lines) else None
+def _types_with_arrow(lines: pa.Array) -> pa.DataType | None:
+    """Return the type of objects as Arrow infers it, or None if Arrow cannot."""
+    table = read_uniform(lines) if len(lines) else None
     if table is None or any(map(_may_be_huge, table.columns)):
         return None
-    return _as_written(pa.struct(table.schema))
+    return _times_as_text(pa.struct(table.schema))
 
 
 def _may_be_huge(column: pa.ChunkedArray) -> bool:
-    """Return whether doubles may have been written as integers of more than 64 bits."""
+    """Return whether a column of doubles may contain integers of more than 64 bits."""
     if is_nested(column.type):
         return "double" in str(column.type)
     return bool(
@@ -219,17 +223,17 @@ def _may_be_huge(column: pa.ChunkedArray) -> bool:
     )
 
 
-def _as_written(kind: pa.DataType) -> pa.DataType:
-    """Return a type with text where Arrow saw a time in a text."""
+def _times_as_text(kind: pa.DataType) -> pa.DataType:
+    """Return a type with text in place of the timestamps that Arrow infers from text."""
     if pa.types.is_struct(kind):
-        return pa.struct([(part.name, _as_written(part.type)) for part in kind])
+        return pa.struct([(part.name, _times_as_text(part.type)) for part in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_as_written(kind.value_type))
+        return pa.list_(_times_as_text(kind.value_type))
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def _type(value: Any) -> pa.DataType:
-    """Return the type of a value of JSON."""
+    """Return the Arrow type of a parsed JSON value."""
     match value:
         case None:
             return pa.null()
@@ -253,7 +257,7 @@ def _type(value: Any) -> pa.DataType:
 
 
 def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of two: numbers the wider one, a mixture of others text.
+    """Return the common type of two types: the wider one of two numbers, text for other mixtures.
 
     >>> merge(pa.int64(), pa.float64()), merge(pa.int64(), pa.bool_())
     (DataType(double), DataType(string))
@@ -278,23 +282,23 @@ def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     return pa.decimal128(max(20 if t.is_int64(kind) else kind.precision for kind in (one, other)), 0)
 
 
-def settled(kind: pa.DataType) -> pa.DataType | None:
-    """Return a type that was found with its fields in order: nulls as text, None for an empty object."""
+def final_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return an inferred type with sorted fields and with text for nulls; None for an empty object."""
     if pa.types.is_struct(kind):
-        parts = [(part.name, settled(part.type)) for part in sorted(kind, key=lambda part: part.name)]
-        there = [(name, inner) for name, inner in parts if inner is not None]
-        return pa.struct(there) if there else None
+        parts = [(part.name, final_type(part.type)) for part in sorted(kind, key=lambda part: part.name)]
+        present = [(name, inner) for name, inner in parts if inner is not None]
+        return pa.struct(present) if present else None
     if pa.types.is_list(kind):
-        inner = settled(kind.value_type)
+        inner = final_type(kind.value_type)
         return None if inner is None else pa.list_(inner)
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def not_blank(content: pa.Array) -> pa.Array:
-    """Return the lines that have anything in them."""
+def drop_blank(content: pa.Array) -> pa.Array:
+    """Return the lines without blank ones."""
     return content.filter(pc.invert(pc.match_substring_regex(content, r"\A *\z")))
 
 
-def merged(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Return the type that holds the objects of all types, None where there are none."""
+def merge_all(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    """Return the common type of all given types, or None without any."""
     return reduce(merge, kinds, pa.null()) if (kinds := list(kinds)) else None

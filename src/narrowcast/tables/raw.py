@@ -1,4 +1,4 @@
-"""Rows as they were read, before their values are typed, and the source that they come from."""
+"""Raw rows, before their values are converted to types, and the source of a table."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
-    """Rows as they were read.
+class RawRows:
+    """Rows before their values are converted to types.
 
     Parameters
     ----------
     columns
-        Their values, one array for each column.
+        Values, one array per column.
     broken
-        Why a row could not be taken apart, null where it could; None where all could.
+        For each row the reason why it could not be parsed, or null; None if all rows could be parsed.
     line
-        The text of rows, where they have one.
+        Original text of each row, if the format has one.
     """
 
     columns: list[pa.Array]
     broken: pa.Array | None = None
     line: pa.Array | None = None
 
-    def part(self, start: int, size: int) -> Raw:
-        """Return some of the rows."""
+    def part(self, start: int, size: int) -> RawRows:
+        """Return `size` rows from position `start` on."""
         broken, line = (
             None if each is None else each.slice(start, size) for each in (self.broken, self.line)
         )
-        return Raw([column.slice(start, size) for column in self.columns], broken, line)
+        return RawRows([column.slice(start, size) for column in self.columns], broken, line)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table that was found, wherever it is.
+    """A table, in files or in Spark, before its rules are known.
 
     Parameters
     ----------
     where
-        How errors call it.
+        Name of the table in error messages.
     kind
-        `parquet`, `csv`, `json` or `frame`.
+        Format: `parquet`, `csv`, `json` or `frame`.
     names
-        Its columns, as they are spelled there.
-    held
-        Gives the types that columns hold. For CSV they are found out by reading: of the columns at the first
-        positions, those at the second being labels.
+        Names of the columns, in the spelling of the table.
+    column_types
+        Returns the type of each column. CSV types are inferred by reading the data, but only for the columns
+        at the positions in the first argument (text otherwise); the second has the positions of labels.
     """
 
     where: str
     kind: str
     names: tuple[str, ...]
-    held: Callable[[Collection[int], Collection[int]], list[pa.DataType]]
+    column_types: Callable[[Collection[int], Collection[int]], list[pa.DataType]]
 
     @property
     def is_text(self) -> bool:
-        """Whether its values are written as text, so that reasons quote numbers too."""
+        """Whether the format stores values as text; reasons then show numbers in quotes."""
         return self.kind in ("csv", "json")
 
 
-def joined(lines: pa.Array) -> bytes:
-    r"""Return lines, none of them null, as the bytes of one text.
+def join_lines(lines: pa.Array) -> bytes:
+    r"""Return lines, none of them null, as bytes separated by line ends.
 
-    >>> joined(pa.array(["a", "b"]))
+    >>> join_lines(pa.array(["a", "b"]))
     b'a\nb'
     """
     one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
@@ -77,7 +77,7 @@ def joined(lines: pa.Array) -> bytes:
 
 
 def collision(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first two names that differ in nothing but case, None where there are none.
+    """Return the first two names that are equal except for case, or None.
 
     >>> collision(["price", "Size", "SIZE"])
     ('Size', 'SIZE')

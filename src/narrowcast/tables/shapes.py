@@ -1,4 +1,4 @@
-"""What each table must hold: its columns, what they are made of, and which of them name a row."""
+"""Table shapes: the columns of each input table, the kinds of their values, and the unique keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 Kind = Literal["id", "text", "label", "amount", "time", "action"]
 
-#: What a column of each kind is made of.
+#: Values of a column of each kind, in words.
 CONTENTS: dict[Kind, str] = {
     "id": "integers",
     "text": "strings",
@@ -17,24 +17,24 @@ CONTENTS: dict[Kind, str] = {
     "action": "strings",
 }
 
-#: What a row of changes can do.
+#: Values of the column `action` of changes.
 ACTIONS = ("subscribe", "unsubscribe")
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table must hold.
+    """Required and optional columns of a table.
 
     Parameters
     ----------
     columns
-        The columns that must be there, without nulls.
+        Required columns, which must not have nulls.
     optional
-        Columns that may be there.
+        Optional columns.
     unique
-        Columns that together name one row.
+        Columns that together must be unique.
     either
-        Columns of which each row has exactly one.
+        Columns of which exactly one must be set in each row.
     """
 
     columns: dict[str, Kind]
@@ -44,7 +44,7 @@ class TableShape:
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """All columns that the table defines."""
+        """Kinds of all columns that the table defines."""
         return {**self.columns, **self.optional}
 
 

@@ -1,4 +1,4 @@
-"""Tables in files on this machine: which columns they have, and their rows as they are written."""
+"""Tables in local files: discovery of their columns and reading of their raw rows."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ import pyarrow as pa
 from narrowcast.errors import TableError
 from narrowcast.files import files_of, first_line
 from narrowcast.tables import csv_records, inference
-from narrowcast.tables.json_lines import merged, not_blank, read_lines, settled, types_of
-from narrowcast.tables.raw import Raw, Source, collision
-from narrowcast.tables.values import carried, carrier, cast, type_name
+from narrowcast.tables.json_lines import drop_blank, final_type, merge_all, read_lines, types_of
+from narrowcast.tables.raw import RawRows, Source, collision
+from narrowcast.tables.values import cast, normal_type, normalize, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from narrowcast.tables.rules import Column
 
-#: Rows that are looked at together.
+#: Maximum rows of a batch.
 ROWS = 1 << 16
-#: The name that engines give a folder for null.
+#: Name of the folder for null values in Hive-style partitioning.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSource(Source):
-    """A table in files on this machine.
+    """A table in local files.
 
     Parameters
     ----------
     batches
-        Gives its rows for the columns that are planned.
+        Yields the raw rows for the columns of a typed table.
     """
 
-    batches: Callable[[Sequence[Column]], Iterator[Raw]]
+    batches: Callable[[Sequence[Column]], Iterator[RawRows]]
 
 
 def source_of(given: str | Path) -> LocalSource:
-    """Find a table: look at its files, their format and their columns."""
+    """Find the files of a table and determine its format and columns."""
     path = Path(given).expanduser().absolute()
     try:
         kind, files = files_of(path)
-    except TableError as error:  # say it of the path as it was given
+    except TableError as error:  # show the path as the caller gave it
         raise TableError(str(error).replace(str(path), str(given), 1)) from None
     where = str(given)
     keys = partitions(where, path, files)
@@ -57,16 +57,16 @@ def source_of(given: str | Path) -> LocalSource:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """The values that names of folders give the rows of files, as in `day=3`.
+    """Columns whose values come from folder names such as `day=3`.
 
     Parameters
     ----------
     names
-        Their columns.
+        Names of the columns.
     types
-        The narrowest types of their values.
+        Narrowest types of their values.
     values
-        The value of each column for each file, as text.
+        Value of each column for each file, as text.
     """
 
     names: tuple[str, ...]
@@ -74,7 +74,7 @@ class Partitions:
     values: dict[Path, tuple[str | None, ...]]
 
     def columns(self, file: Path, n: int) -> list[pa.Array]:
-        """Return the values for the rows of a file."""
+        """Return the partition columns for the `n` rows of a file."""
         pairs = zip(self.types, self.values[file], strict=True)
         return [
             cast(pa.array([value], pa.string()), kind).take(pa.array([0] * n, pa.int64()))
@@ -83,7 +83,7 @@ class Partitions:
 
 
 def partitions(where: str, path: Path, files: Sequence[Path]) -> Partitions:
-    """Return what the names of folders give values to, the same for all files."""
+    """Return the partition columns of a table's files; refuse files with different ones."""
     named = {
         file: tuple(part for part in file.relative_to(path).parts[:-1] if "=" in part)
         if path.is_dir()
@@ -97,66 +97,65 @@ def partitions(where: str, path: Path, files: Sequence[Path]) -> Partitions:
         for file, parts in named.items()
     }
     columns = zip(*values.values(), strict=True)
-    kinds = tuple(_of_folders(pa.array(column, pa.string())) for column in columns)
+    kinds = tuple(_partition_type(pa.array(column, pa.string())) for column in columns)
     return Partitions(next(iter(below), ()), kinds, values)
 
 
-def _of_folders(texts: pa.Array) -> pa.DataType:
-    """Return the type of the values of folders: truth values stay text."""
+def _partition_type(texts: pa.Array) -> pa.DataType:
+    """Return the type of a partition column: the narrowest, except that booleans remain text as in Spark."""
     kind = inference.narrowest(inference.codes_of(texts))
     return pa.string() if pa.types.is_boolean(kind) else kind
 
 
 def refuse_mixed(where: str, below: Mapping[tuple[str, ...], object]) -> None:
-    """Refuse files below folders that name different columns."""
+    """Refuse files below folders with different partition columns."""
     if len(below) > 1:
-        (one, here), (other, there) = sorted(below.items())[:2]
-        said = [
+        examples = [
             f"{file} below {'/'.join(f'{key}=' for key in keys) or 'none'}"
-            for keys, file in ((one, here), (other, there))
+            for keys, file in sorted(below.items())[:2]
         ]
         raise TableError(
-            f"{where} mixes folders that name values: {' and '.join(said)}; "
+            f"{where} mixes partitioned folders: {' and '.join(examples)}; "
             "put every file below the same keys, or none"
         )
 
 
-def refuse_twice(where: str, inner: Iterable[str], keys: Iterable[str]) -> None:
-    """Refuse a value that is both in a file and in the name of its folder."""
-    there = {name.lower() for name in inner}
-    if twice := [key for key in keys if key.lower() in there]:
+def refuse_duplicate(where: str, inner: Iterable[str], keys: Iterable[str]) -> None:
+    """Refuse a column that is both in the files and in folder names."""
+    present = {name.lower() for name in inner}
+    if duplicates := [key for key in keys if key.lower() in present]:
         raise TableError(
-            f"{where} has column {twice[0]!r} twice: in its files and in a folder's name; rename one"
+            f"{where} has column {duplicates[0]!r} twice: in its files and in a folder's name; rename one"
         )
 
 
 def _parquet(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
-    """Return a table of Parquet files, whose types may differ a little."""
+    """Return a table of Parquet files; the types of a column may differ between files if one is wider."""
     import pyarrow.parquet as pq
 
     for file in files:
         if not file.stat().st_size:
             if str(file).endswith(where):
-                raise TableError(f"{where} holds no parquet file that can be read; put one there")
+                raise TableError(f"{where} contains no readable parquet file; put one there")
             raise TableError(
-                f"{file} in {where} has 0 bytes and is no Parquet file; write it again, or remove it"
+                f"{file} in {where} has 0 bytes and is not a Parquet file; write it again, or remove it"
             )
     parts = common_columns(where, {file: pq.read_schema(file) for file in files})
-    refuse_twice(where, [part.name for part in parts], keys.names)
+    refuse_duplicate(where, [part.name for part in parts], keys.names)
     types = [*(part.type for part in parts), *keys.types]
 
-    def batches(_: Sequence[Column]) -> Iterator[Raw]:
+    def batches(_: Sequence[Column]) -> Iterator[RawRows]:
         for file in files:
             with pq.ParquetFile(file) as opened:
                 spelled = {name.lower(): name for name in opened.schema_arrow.names}
                 for batch in opened.iter_batches(ROWS):
                     found = [
-                        carried(batch.column(spelled[part.name.lower()])).cast(part.type)
+                        normalize(batch.column(spelled[part.name.lower()])).cast(part.type)
                         if part.name.lower() in spelled
                         else pa.nulls(batch.num_rows, part.type)
                         for part in parts
                     ]
-                    yield Raw([*found, *keys.columns(file, batch.num_rows)])
+                    yield RawRows([*found, *keys.columns(file, batch.num_rows)])
 
     return LocalSource(
         where, "parquet", (*(part.name for part in parts), *keys.names), lambda *_: types, batches
@@ -164,7 +163,7 @@ def _parquet(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource
 
 
 def common_columns(where: str, schemas: Mapping[Path, pa.Schema]) -> list[pa.Field]:
-    """Return the columns of Parquet files in the types that hold the values of all."""
+    """Return the columns of all Parquet files of a table, each with the widest of its types."""
     fields: dict[str, tuple[pa.Field, str, str]] = {}
     for file, schema in schemas.items():
         if both := collision(schema.names):
@@ -172,13 +171,13 @@ def common_columns(where: str, schemas: Mapping[Path, pa.Schema]) -> list[pa.Fie
         for part in schema:
             low = part.name.lower()
             nano = is_nanoseconds(where, file.name, part.name, str(part.type))
-            kind = carrier(part.type)
-            said = str(part.type) if nano else type_name(kind)
-            old, place, before = fields.get(low, (part.with_type(kind), file.name, said))
+            kind = normal_type(part.type)
+            kind_name = str(part.type) if nano else type_name(kind)
+            old, place, before = fields.get(low, (part.with_type(kind), file.name, kind_name))
             wide = _wider(old.type, kind)
-            if wide is None or (said != before and (nano or "[ns" in before)):
+            if wide is None or (kind_name != before and (nano or "[ns" in before)):
                 raise TableError(
-                    f"column {part.name!r} of {where} is of type {before} in {place} and {said} in "
+                    f"column {part.name!r} of {where} is of type {before} in {place} and {kind_name} in "
                     f"{file.name}; write it as one type in all files"
                 )
             fields[low] = (pa.field(old.name, wide), place, before)
@@ -186,17 +185,17 @@ def common_columns(where: str, schemas: Mapping[Path, pa.Schema]) -> list[pa.Fie
 
 
 def is_nanoseconds(where: str, file: str, name: str, written: str) -> bool:
-    """Return whether a column holds nanoseconds, and refuse those of types that cannot be read."""
-    said = f"column {name!r} in {file} of {where} is of type {written}; write"
+    """Return whether a column has timestamps in nanoseconds; refuse types of time that cannot be read."""
+    problem = f"column {name!r} in {file} of {where} is of type {written}; write"
     if "time32[" in written or "time64[" in written:
-        raise TableError(f"{said} times of day as text or as numbers")
+        raise TableError(f"{problem} times of day as text or as numbers")
     if "timestamp[ns" in written and not written.startswith("timestamp"):
-        raise TableError(f"{said} timestamps within others in microseconds")
+        raise TableError(f"{problem} nested timestamps in microseconds")
     return written.startswith("timestamp[ns")
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type in which Parquet files of both types can be read, None where there is none."""
+    """Return the type in which columns of both types can be read without loss, or None."""
     if one.equals(other):
         return one
     order = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
@@ -207,69 +206,71 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
-    """Return a table whose columns are text below a header."""
+    """Return a table of CSV files with headers."""
     names: list[str] = []
-    raws: list[tuple[Path, Raw]] = []
+    raws: list[tuple[Path, RawRows]] = []
     for file in files:
         with file.open("rb") as opened:
             header = csv_records.check_header(csv_records.open_header(opened), where)
             names = names or header
             refuse_other_header(where, file, header, names)
             raws += [(file, raw) for raw in csv_records.read_blocks(opened, names)]
-    refuse_twice(where, names, keys.names)
+    refuse_duplicate(where, names, keys.names)
 
-    def held(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:
+    def column_types(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:
         kinds: list[pa.DataType] = [pa.string()] * len(names)
         for i in needed:
             if i < len(names):
                 codes = 0
                 for _, raw in raws:
-                    codes = inference.seen(codes, raw.columns[i])
+                    codes = inference.add_codes(codes, raw.columns[i])
                 kinds[i] = inference.narrowest(codes, label=i in labels)
         return [*kinds, *keys.types]
 
-    def batches(_: Sequence[Column]) -> Iterator[Raw]:
+    def batches(_: Sequence[Column]) -> Iterator[RawRows]:
         for file, raw in raws:
             for start in range(0, len(raw.columns[0]), ROWS):
                 some = raw.part(start, ROWS)
-                yield Raw([*some.columns, *keys.columns(file, len(some.columns[0]))], some.broken, some.line)
+                yield RawRows(
+                    [*some.columns, *keys.columns(file, len(some.columns[0]))], some.broken, some.line
+                )
 
-    return LocalSource(where, "csv", (*names, *keys.names), held, batches)
+    return LocalSource(where, "csv", (*names, *keys.names), column_types, batches)
 
 
 def refuse_other_header(where: str, file: Path, header: list[str], names: list[str]) -> None:
-    """Refuse a file whose columns are not those of the first one."""
-    there = f"cannot read {where} as csv: the header of file://{file}"
+    """Refuse a file whose header differs from that of the first file."""
+    problem = f"cannot read {where} as csv: the header of file://{file}"
     if len(header) != len(names):
         raise TableError(
-            f"{there} has {len(header)} columns, where {len(names)} are expected; "
+            f"{problem} has {len(header)} columns, where {len(names)} are expected; "
             f"give all files the same columns: {', '.join(map(repr, names[:40]))}"
         )
     if [name.lower() for name in header] != [name.lower() for name in names]:
         raise TableError(
-            f"{there} is {', '.join(header)}, where {', '.join(names)} is expected; "
+            f"{problem} is {', '.join(header)}, where {', '.join(names)} is expected; "
             "give all files the same columns in the same order"
         )
 
 
 def _json(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
-    """Return a table whose rows are objects, one a line."""
+    """Return a table of JSON files with one object per line."""
     content: list[tuple[Path, pa.Array]] = []
     for file in files:
-        lines = not_blank(pa.array(file.read_bytes().splitlines(), pa.binary()))
+        lines = drop_blank(pa.array(file.read_bytes().splitlines(), pa.binary()))
         content += [(file, lines.slice(start, ROWS)) for start in range(0, len(lines), ROWS)]
     fields = found_fields(where, [types_of(lines) for _, lines in content])
-    refuse_twice(where, [part.name for part in fields], keys.names)
+    refuse_duplicate(where, [part.name for part in fields], keys.names)
     types = [*(part.type for part in fields), *keys.types]
     inner = len(fields)
 
-    def batches(columns: Sequence[Column]) -> Iterator[Raw]:
+    def batches(columns: Sequence[Column]) -> Iterator[RawRows]:
         between = len(keys.names)
         own = object_fields([part.name for part in fields], between, columns)
         for file, lines in content:
             raw = read_lines(lines, own)
             more = keys.columns(file, len(lines))
-            yield Raw([*raw.columns[:inner], *more, *raw.columns[inner:]], raw.broken, raw.line)
+            yield RawRows([*raw.columns[:inner], *more, *raw.columns[inner:]], raw.broken, raw.line)
 
     return LocalSource(
         where, "json", (*(part.name for part in fields), *keys.names), lambda *_: types, batches
@@ -279,27 +280,30 @@ def _json(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
 def object_fields(
     names: Sequence[str], between: int, columns: Sequence[Column]
 ) -> list[tuple[str, pa.DataType, pa.DataType]]:
-    """Return the fields of objects to read: their names, and the types that they hold and that are wanted.
+    """Return the fields to read from JSON objects: name, type in the data and target type of each.
 
     Parameters
     ----------
     names
-        The fields that objects were found to have, as they are spelled there.
+        Fields found in the objects, in their spelling.
     between
-        Columns behind these that come from names of folders.
+        Number of columns after these whose values come from folder names.
     columns
-        All columns that are planned.
+        All columns of the typed table.
     """
     more = columns[len(names) + between :]
     spelled = [*names, *(column.name for column in more)]
     own = [*columns[: len(names)], *more]
-    return [(name, column.held, column.wanted) for name, column in zip(spelled, own, strict=True)]
+    return [(name, column.source_type, column.target) for name, column in zip(spelled, own, strict=True)]
 
 
 def found_fields(where: str, kinds: Sequence[pa.DataType]) -> list[pa.Field]:
-    """Return the columns of objects in lines of several types; names may not differ in case alone."""
-    found = merged(kinds)
-    kind = None if found is None else settled(found)
+    """Return the columns of objects, given the types found in batches of lines.
+
+    Names must differ in more than case.
+    """
+    found = merge_all(kinds)
+    kind = None if found is None else final_type(found)
     if kind is None and found is not None:
         raise TableError(f"no line of {where} is a JSON object; write one object in each line")
     fields = [] if kind is None else list(kind)
@@ -309,7 +313,7 @@ def found_fields(where: str, kinds: Sequence[pa.DataType]) -> list[pa.Field]:
 
 
 def _refuse_spellings(where: str, name: str, kind: pa.DataType) -> None:
-    """Refuse objects within which two names differ only in case."""
+    """Refuse nested objects in which two names differ only in case."""
     if pa.types.is_list(kind):
         _refuse_spellings(where, name, kind.value_type)
     elif pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""Values written as text: parsing as Spark SQL's casts parse, and formatting as Spark formats."""
+"""Text values: parsing with the rules of Spark SQL's casts, and formatting in Spark's formats."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 NOTHING = pa.scalar(None, pa.string())
 INSTANT = pa.timestamp("us", "UTC")
 
-#: What casts to anything but floating point ignore around a value: blanks and control characters.
+#: Blanks and control characters, which casts ignore around a value (except casts to floating point).
 _BLANK = "".join(map(chr, (*range(33), 127)))
-#: What a regular expression of Java calls white space.
+#: White space in Java's regular expressions.
 _SPACE = r"[ \t\n\x0b\f\r]*"
 _DIGITS = r"(?:\d+\.?\d*|\.\d+)"
 _NUMBER = re.compile(rf"{_SPACE}[+-]?{_DIGITS}(?:[eE][+-]?\d+)?{_SPACE}", re.ASCII)
 _POWER = re.compile(rf"{_SPACE}[+-]?{_DIGITS}[eE][+-]?\d+{_SPACE}", re.ASCII)
 _POINT = re.compile(rf"{_SPACE}([+-]?\d+)\.0*{_SPACE}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-#: A double as Java writes and reads it; the second is in hexadecimal digits.
+#: A double in Java's decimal and hexadecimal notation.
 _DOUBLE = re.compile(rf"[+-]?(?:NaN|Infinity|{_DIGITS}(?:[eE][+-]?\d+)?[fFdD]?)", re.ASCII)
 _HEX = re.compile(r"([+-]?0[xX](?:[\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)[pP][+-]?\d+)[fFdD]?", re.ASCII)
 _SPECIAL = {
@@ -46,7 +46,7 @@ _TRUTH = {
     **dict.fromkeys(("t", "true", "y", "yes", "1"), True),
     **dict.fromkeys(("f", "false", "n", "no", "0"), False),
 }
-#: The day of a timestamp, and a date of its own, which may have more digits for the year.
+#: Pattern of a date; `%d` is the most digits of its year, 6 for timestamps, 7 for dates.
 _DATE = r"([+-]?)(\d{4,%d})(?:-(\d{1,2})(?:-(\d{1,2})"
 _TIMESTAMP = re.compile(
     _DATE % 6 + r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?([^\d.](?:.*))?)?)?)?)?)?",
@@ -54,12 +54,12 @@ _TIMESTAMP = re.compile(
 )
 _DAY = re.compile((_DATE % 7) + ")?)?", re.ASCII)
 
-#: A day that the calendar has.
+#: An existing day of the calendar, as YYYY-MM-DD.
 CALENDAR = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
     r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 )
-#: How values are mostly written: Arrow reads them as Spark does. All others are parsed one by one.
+#: Common notations, which Arrow reads with the same result as Spark. Other values are parsed one by one.
 _PLAIN_INTEGER = r"\A-?\d{1,18}\z"
 _PLAIN_FLOAT = r"\A-?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,2})?\z"
 _PLAIN_TIMESTAMP = (
@@ -72,9 +72,9 @@ _LOW, _HIGH = -(2**63), 2**63 - 1
 
 
 def _parsed(texts: pa.Array, plain: str, target: pa.DataType, parse: Parser) -> pa.Array:
-    """Return texts as values of a type, null for those that are none.
+    """Parse texts as values of a type, with null for invalid texts.
 
-    Texts that match the pattern `plain` are cast by Arrow, the distinct others are parsed one by one.
+    Texts that match the pattern `plain` are cast by Arrow; distinct other texts are parsed one by one.
     """
     fits = pc.match_substring_regex(texts, plain)
     found = pc.if_else(fits, texts, NOTHING).cast(target)
@@ -87,27 +87,27 @@ def _parsed(texts: pa.Array, plain: str, target: pa.DataType, parse: Parser) -> 
 
 
 def booleans(texts: pa.Array) -> pa.Array:
-    """Return texts as booleans, null for those that are none."""
+    """Parse texts as booleans, with null for invalid texts."""
     return _parsed(
         texts, r"\A(true|false)\z", pa.bool_(), lambda text: _TRUTH.get(text.strip(_BLANK).lower())
     )
 
 
 def integers(texts: pa.Array) -> pa.Array:
-    """Return texts as integers of 64 bits, null for those that are none.
+    """Parse texts as 64-bit integers, with null for invalid texts.
 
-    A point or an exponent is fine as long as the number is whole.
+    A decimal point or an exponent is accepted if the value is an integer.
     """
     return _parsed(texts, _PLAIN_INTEGER, pa.int64(), _integer)
 
 
 def floats(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return texts as `float` or `double`, null for those that are none."""
+    """Parse texts as `float` or `double`, with null for invalid texts."""
     return _parsed(texts, _PLAIN_FLOAT, target, parse_double)
 
 
 def decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return texts as decimals, null for those that are none or have more digits than the type."""
+    """Parse texts as decimals, with null for invalid texts and for more digits than the type has."""
     before, after = target.precision - target.scale, target.scale
     fraction = rf"(\.\d{{1,{after}}})?" if after else ""
     plain = rf"\A-?\d{{1,{before}}}{fraction}\z" if before else r"\A\z"
@@ -115,7 +115,7 @@ def decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def rounded(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return numbers of floating point as the nearest decimals, null for those out of range."""
+    """Convert floating-point numbers to the nearest decimals, with null for numbers out of range."""
     before, after = target.precision - target.scale, target.scale
     distinct = values.dictionary_encode()
     found = [_rounded(repr(value), before, after) for value in distinct.dictionary.to_pylist()]
@@ -132,12 +132,12 @@ def _rounded(written: str, before: int, after: int) -> Decimal | None:
 
 
 def dates(texts: pa.Array) -> pa.Array:
-    """Return texts as dates, null for those that are none. Of a time it is the day in UTC."""
+    """Parse texts as dates, with null for invalid texts. A timestamp gives its day in UTC."""
     return _parsed(texts, rf"\A{CALENDAR}\z", pa.date32(), _date)
 
 
 def timestamps(texts: pa.Array) -> pa.Array:
-    """Return texts as instants in UTC, null for those that are none. A time without a zone is in UTC."""
+    """Parse texts as timestamps in UTC, with null for invalid texts. A time without a zone is in UTC."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), INSTANT)
     zoned = pc.match_substring_regex(texts, _PLAIN_TIMESTAMP)
@@ -160,7 +160,7 @@ def _integer(text: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Return a text as a double as Java reads it, None where it is none."""
+    """Parse a double in Java's notation; None for invalid text."""
     bare = text.strip("".join(map(chr, range(33))))
     if _DOUBLE.fullmatch(bare):
         return float(bare.rstrip("fFdD") if bare[-1] in "fFdD" and bare[0] not in "I" else bare)
@@ -183,13 +183,13 @@ def _decimal(text: str, before: int, after: int) -> Decimal | None:
         if found and found.adjusted() >= before:
             return None
         rounded = found.quantize(Decimal(1).scaleb(-after), "ROUND_HALF_UP")
-        # With an exponent, what floating point does not tell apart is taken for equal.
+        # With an exponent, decimals that are the same double count as equal.
         same = rounded == found or (_POWER.fullmatch(text) is not None and float(rounded) == number)
         return rounded if same and (not rounded or rounded.adjusted() < before) else None
 
 
 def _date(text: str) -> int | None:
-    """Return a date as days from 1970."""
+    """Parse a date as days since 1970; None for invalid text."""
     if found := _DAY.fullmatch(text.strip(_BLANK)):
         sign, year, month, day = found.groups()
         days = _days(int(sign + year), int(month or 1), int(day or 1))
@@ -199,7 +199,7 @@ def _date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str) -> int | None:
-    """Return a time as microseconds from 1970 in UTC, None where a text is none."""
+    """Parse a timestamp as microseconds since 1970 in UTC; None for invalid text."""
     found = _TIMESTAMP.fullmatch(text.strip(_BLANK))
     if not found:
         return None
@@ -219,7 +219,7 @@ def parse_timestamp(text: str) -> int | None:
 
 
 def _days(year: int, month: int, day: int) -> int | None:
-    """Return a day of the Gregorian calendar as days from 1970, None for one that does not exist."""
+    """Return a day of the Gregorian calendar as days since 1970; None for a day that does not exist."""
     if not 1 <= month <= 12:
         return None
     shift = (year - 2000) // 400  # the calendar repeats after 400 years
@@ -229,7 +229,7 @@ def _days(year: int, month: int, day: int) -> int | None:
         return None
 
 
-#: Short names of zones that Java knows.
+#: Java's short names of time zones.
 _SHORT = {
     "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
     "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
@@ -244,7 +244,10 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?:(:?)(\d{1,2})(?:\3(\d\d))
 
 
 def _offset(zone: str, local: int) -> int | None:
-    """Return the seconds by which a zone is ahead of UTC at a local time in microseconds from 1970."""
+    """Return the UTC offset of a zone in seconds at a local time in microseconds since 1970.
+
+    Returns None for an unknown zone.
+    """
     zone = _SHORT.get(zone, zone)
     if zone in ("Z", "UTC", "GMT", "UT"):
         return 0
@@ -272,14 +275,14 @@ def _region(name: str) -> ZoneInfo | None:
 
 
 def json_cells(array: pa.Array, *, nulls: bool = True) -> list[str]:
-    """Return each value as JSON, as Spark writes it: times to the microsecond, NaN as text.
+    """Return each value as JSON in Spark's format: times with microseconds, NaN as a string.
 
     Parameters
     ----------
     array
         Values of any type.
     nulls
-        Whether fields of objects that are null are written.
+        Whether null fields of objects are written.
     """
     kind, t = array.type, pa.types
     if t.is_struct(kind):
@@ -324,18 +327,18 @@ def _members(names: list[str], cells: Any, *, nulls: bool) -> list[str]:
 
 
 def _spans(array: pa.Array) -> list[tuple[int, int]]:
-    """Return where the items of each list begin and end among all items."""
+    """Return the start and end of each list's items among all items."""
     offsets = array.offsets.to_pylist()
     return list(pairwise(offsets))
 
 
 def quoted(text: str) -> str:
-    """Return a text as JSON."""
+    """Return a text as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """Return values as text, as Spark's cast writes them; nested ones as JSON."""
+    """Convert values to text in the format of Spark's cast; nested values become JSON."""
     kind, t = array.type, pa.types
     if t.is_string(kind):
         return array
@@ -345,24 +348,26 @@ def as_text(array: pa.Array) -> pa.Array:
         cells = pa.array(json_cells(array, nulls=False), pa.string())
         return pc.if_else(pc.is_valid(array), cells, NOTHING)
     if t.is_floating(kind):
-        return _written(array, partial(java_double, single=t.is_float32(kind)))
+        return _formatted(array, partial(java_double, single=t.is_float32(kind)))
     if t.is_decimal(kind):
-        return _written(array, str)
+        return _formatted(array, str)
     if t.is_timestamp(kind):
-        return _written(array.cast(pa.int64()), lambda micros: _clock(micros, " ", "shortest"))
+        return _formatted(array.cast(pa.int64()), lambda micros: _clock(micros, " ", "shortest"))
     if t.is_date(kind):
-        return _written(array.cast(pa.int32()), _day_text)
-    return _written(array.cast(pa.binary()), lambda value: value.decode("utf-8", "replace"))
+        return _formatted(array.cast(pa.int32()), _day_text)
+    return _formatted(array.cast(pa.binary()), lambda value: value.decode("utf-8", "replace"))
 
 
-def _written(array: pa.Array, write: Callable[[Any], str]) -> pa.Array:
-    """Return values as text, the distinct ones written one by one."""
+def _formatted(array: pa.Array, format_value: Callable[[Any], str]) -> pa.Array:
+    """Format values as text, each distinct value once."""
     found = array.dictionary_encode()
-    return pa.array([write(value) for value in found.dictionary.to_pylist()], pa.string()).take(found.indices)
+    return pa.array([format_value(value) for value in found.dictionary.to_pylist()], pa.string()).take(
+        found.indices
+    )
 
 
 def java_double(value: float, *, single: bool = False) -> str:
-    """Return a number of floating point as Java writes it.
+    """Format a floating-point number in Java's notation.
 
     >>> java_double(1e300), java_double(1.0), java_double(-0.00012), java_double(float("inf"))
     ('1.0E300', '1.0', '-1.2E-4', 'Infinity')
@@ -378,7 +383,7 @@ def java_double(value: float, *, single: bool = False) -> str:
 
 
 def _clock(micros: int, between: str, digits: str) -> str:
-    """Return a time as text, with all digits of its fraction or as few as there can be."""
+    """Format microseconds since 1970 as text; `digits` is `microseconds` (six digits) or `shortest`."""
     days, rest = divmod(micros, _DAY_MICROS)
     seconds, fraction = divmod(rest, 1_000_000)
     shown = f".{fraction:06}"
@@ -389,7 +394,7 @@ def _clock(micros: int, between: str, digits: str) -> str:
 
 
 def _day_text(days: int) -> str:
-    """Return a day, given as days from 1970, as text."""
+    """Format a day, given as days since 1970, as text."""
     shift = (days - 10_957) // 146_097
     day = date.fromordinal(days - shift * 146_097 + 719_163)
     year = day.year + 400 * shift

@@ -1,4 +1,4 @@
-"""Values made to fit a type: cast as Spark SQL casts them, with a reason where something would be lost."""
+"""Type conversion with Spark SQL's semantics, with a reason for each value that would lose information."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Characters of a value that a reason shows.
+#: Maximum characters of a value in a reason.
 SHOWN = 60
 _CLOCK = pa.timestamp("us")
 _ONE = 1_000_000
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name that Spark SQL has for a type.
+    """Return the Spark SQL name of a type.
 
     >>> type_name(pa.int64()), type_name(pa.list_(pa.struct({"a": pa.float64()})))
     ('bigint', 'array<struct<a:double>>')
@@ -43,46 +43,46 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds text."""
+    """Return whether a type is a string type."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Return whether a type holds bytes."""
+    """Return whether a type is a binary type."""
     t = pa.types
     tests = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
     return any(test(kind) for test in tests)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of lists."""
+    """Return whether a type is a list type."""
     return DataType.from_arrow(kind).name == "array"
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Return whether a type is made of others."""
+    """Return whether a type is a struct, list or map."""
     return bool(pa.types.is_nested(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a type is one of numbers."""
+    """Return whether a type is an integer, floating-point or decimal type."""
     t = pa.types
     return bool(t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind))
 
 
-def carrier(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which values of a type are carried, of those that Spark has.
+def normal_type(kind: pa.DataType) -> pa.DataType:
+    """Return the Spark-compatible type that represents values of a type.
 
-    >>> carrier(pa.uint32()), carrier(pa.dictionary(pa.int32(), pa.large_string()))
+    >>> normal_type(pa.uint32()), normal_type(pa.dictionary(pa.int32(), pa.large_string()))
     (DataType(int64), DataType(string))
     """
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([part.with_type(carrier(part.type)).with_nullable(True) for part in kind])
+        return pa.struct([part.with_type(normal_type(part.type)).with_nullable(True) for part in kind])
     if t.is_map(kind):
-        return pa.map_(carrier(kind.key_type), carrier(kind.item_type))
+        return pa.map_(normal_type(kind.key_type), normal_type(kind.item_type))
     if is_list(kind):
-        return pa.list_(carrier(kind.value_type))
+        return pa.list_(normal_type(kind.value_type))
     if is_binary(kind):
         return pa.binary()
     try:
@@ -91,11 +91,11 @@ def carrier(kind: pa.DataType) -> pa.DataType:
         return kind
 
 
-def carried(array: pa.Array) -> pa.Array:
-    """Return values in the type that carries them; what is finer than a microsecond is dropped downwards."""
+def normalize(array: pa.Array) -> pa.Array:
+    """Convert values to the type returned by `normal_type`, rounding times down to microseconds."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    kind, target = array.type, carrier(array.type)
+    kind, target = array.type, normal_type(array.type)
     if kind.equals(target):
         return array
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
@@ -105,54 +105,57 @@ def carried(array: pa.Array) -> pa.Array:
     return array.cast(target)
 
 
-def shown(value: pa.Scalar, *, literal: bool = False) -> str:
-    """Return a value as a reason shows it: quoted unless it is a number, and not too long.
+def display(value: pa.Scalar, *, literal: bool = False) -> str:
+    """Format a value for a reason: shortened, and in quotes unless it is a number.
 
     Parameters
     ----------
     value
         The value.
     literal
-        Whether numbers are quoted as well, because they come from text.
+        Whether numbers are quoted too, because the format stores them as text.
     """
     one = pa.array([value.as_py()] if pa.types.is_string(value.type) else [value], value.type)
-    exact = pa.types.is_decimal(value.type)  # never with an exponent
+    exact = pa.types.is_decimal(value.type)  # written without an exponent
     written = f"{value.as_py():f}" if exact else text.as_text(one)[0].as_py()
     cut = written if len(written) <= SHOWN else f"{written[:SHOWN]}..."
     return cut if is_number(value.type) and not literal else f"'{cut}'"
 
 
 def reasons(
-    array: pa.Array, bad: pa.Array, say: Callable[[str], str], *, literal: bool = False
+    array: pa.Array, bad: pa.Array, reason_of: Callable[[str], str], *, literal: bool = False
 ) -> pa.Array | None:
-    """Return what `say` makes of the values that are bad, null beside the others; None where none is bad."""
-    at = np.flatnonzero(np.asarray(bad.fill_null(False))).tolist()
-    if not at:
+    """Return a reason for each bad value and null for the other values; None without bad values.
+
+    `reason_of` makes a reason from the displayed value.
+    """
+    positions = np.flatnonzero(np.asarray(bad.fill_null(False))).tolist()
+    if not positions:
         return None
     found = np.full(len(array), None, object)
-    for i in at:
-        found[i] = say(shown(array[i], literal=literal))
+    for i in positions:
+        found[i] = reason_of(display(array[i], literal=literal))
     return pa.array(found, pa.string())
 
 
-def first(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
-    """Return the first reason of each row, None where there is none at all."""
+def first_reason(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    """Return for each row the first of two reasons; None if neither has reasons."""
     if one is None or other is None:
         return other if one is None else one
     return pc.coalesce(one, other)
 
 
-def whole(array: pa.Array, name: str, *, literal: bool = False) -> tuple[pa.Array, pa.Array | None]:
-    """Return values as integers of 64 bits, and the reasons against those that are none.
+def to_int64(array: pa.Array, name: str, *, literal: bool = False) -> tuple[pa.Array, pa.Array | None]:
+    """Convert values to 64-bit integers, and return the reasons to reject the other values.
 
-    A number with a point is fine when nothing stands behind it, and one of floating point up to where it
-    still tells neighbours apart.
+    A number whose fraction is zero is accepted. A floating-point number is accepted only in the range in
+    which consecutive integers are distinct (up to 2^24 for `float`, 2^53 for `double`).
 
     Examples
     --------
-    >>> whole(pa.array(["7", "8.0", "x", None]), "event_id")[0].to_pylist()
+    >>> to_int64(pa.array(["7", "8.0", "x", None]), "event_id")[0].to_pylist()
     [7, 8, None, None]
-    >>> whole(pa.array([1.0, 1.5]), "event_id")[1].to_pylist()
+    >>> to_int64(pa.array([1.0, 1.5]), "event_id")[1].to_pylist()
     [None, 'event_id 1.5 is no whole number of 64 bits']
     """
     kind = array.type
@@ -167,69 +170,69 @@ def whole(array: pa.Array, name: str, *, literal: bool = False) -> tuple[pa.Arra
     else:
         found = text.integers(text.as_text(array))
     bad = pc.and_(pc.is_valid(array), pc.is_null(found))
-    say = f"{name} {{}} is no whole number of 64 bits".format
-    return found, reasons(array, bad, lambda value: say(value), literal=literal)
+    reason = f"{name} {{}} is no whole number of 64 bits".format
+    return found, reasons(array, bad, lambda value: reason(value), literal=literal)
 
 
 def fit(
-    array: pa.Array, wanted: pa.DataType, name: str, *, literal: bool = False
+    array: pa.Array, target: pa.DataType, name: str, *, literal: bool = False
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Return values in the type that is wanted, and the reasons against those that do not fit.
+    """Convert values to a type, and return the reasons to reject the values that do not fit.
 
-    Values are cast as Spark casts them, but nothing is lost in silence: what does not fit is no null, a
-    number with a fraction fits no integer type, one with more digits no decimal, and a time with a zone
-    means what it means in UTC. An object of JSON in a text fits a struct.
+    Values are cast with Spark's semantics, except that every loss is a reason: a value that cannot be
+    converted, a fraction for an integer type, and too many digits for a decimal type. A time with a zone is
+    converted to UTC. Text that contains a JSON object can be converted to a struct.
 
     Parameters
     ----------
     array
-        Values, in a type that `carrier` returns.
-    wanted
-        Their type to be.
+        Values, of a type that `normal_type` returns.
+    target
+        Type to convert to.
     name
-        How reasons call the values.
+        Name of the column in reasons.
     literal
-        Whether reasons quote numbers, because they come from text.
+        Whether reasons show numbers in quotes, because the format stores them as text.
 
     Examples
     --------
     >>> fit(pa.array(["2.0", "2.5"]), pa.int32(), "n")[1].to_pylist()
     [None, "n '2.5' is no int; give another value"]
     """
-    if array.type.equals(wanted):
+    if array.type.equals(target):
         return array, None
-    no = f"{name} {{}} is no {DataType.from_arrow(wanted)}; give another value".format
-    if pa.types.is_struct(wanted) and (pa.types.is_struct(array.type) or is_text(array.type)):
-        return _fit_struct(array, wanted, name, no, literal=literal)
-    found = cast(array, wanted)
+    reason = f"{name} {{}} is no {DataType.from_arrow(target)}; give another value".format
+    if pa.types.is_struct(target) and (pa.types.is_struct(array.type) or is_text(array.type)):
+        return _fit_struct(array, target, name, reason, literal=literal)
+    found = cast(array, target)
     bad = pc.and_(pc.is_valid(array), pc.is_null(found))
-    return found, reasons(array, bad, lambda value: no(value), literal=literal)
+    return found, reasons(array, bad, lambda value: reason(value), literal=literal)
 
 
 def _fit_struct(
-    array: pa.Array, wanted: pa.DataType, name: str, no: Callable[[str], str], *, literal: bool
+    array: pa.Array, target: pa.DataType, name: str, reason_of: Callable[[str], str], *, literal: bool
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Make each field of structs, or of objects in texts, fit."""
+    """Convert structs, or JSON objects in text, to a struct type field by field."""
     why: pa.Array | None = None
-    there = pc.is_valid(array)
+    present = pc.is_valid(array)
     inner: list[tuple[pa.Array, pa.Array | None]]
     if is_text(array.type):
         objects = [None if value is None else _object(value) for value in array.to_pylist()]
-        there = pa.array([each is not None for each in objects], pa.bool_())
-        why = reasons(array, pc.and_(pc.is_valid(array), pc.invert(there)), no)
-        inner = [_spelled(objects, part.name, f"{name}.{part.name}") for part in wanted]
+        present = pa.array([each is not None for each in objects], pa.bool_())
+        why = reasons(array, pc.and_(pc.is_valid(array), pc.invert(present)), reason_of)
+        inner = [_field_values(objects, part.name, f"{name}.{part.name}") for part in target]
     else:
-        inner = [(pc.struct_field(array, [array.type.get_field_index(part.name)]), None) for part in wanted]
+        inner = [(pc.struct_field(array, [array.type.get_field_index(part.name)]), None) for part in target]
     parts = []
-    for part, (values, twice) in zip(wanted, inner, strict=True):
-        found, against = fit(values, part.type, f"{name}.{part.name}", literal=literal)
-        why = first(first(why, twice), against)
+    for part, (values, duplicates) in zip(target, inner, strict=True):
+        found, misfits = fit(values, part.type, f"{name}.{part.name}", literal=literal)
+        why = first_reason(first_reason(why, duplicates), misfits)
         parts.append(found)
-    return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=pc.invert(there)), why
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=pc.invert(present)), why
 
 
 def _object(value: str) -> dict[str, Any] | None:
-    """Return the object of JSON in a text, None where there is none."""
+    """Parse a JSON object, or return None for other text."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
@@ -237,19 +240,21 @@ def _object(value: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _spelled(objects: list[dict[str, Any] | None], name: str, path: str) -> tuple[pa.Array, pa.Array | None]:
-    """Return a field of objects however it is spelled, as text, and the reasons against two of them."""
+def _field_values(
+    objects: list[dict[str, Any] | None], name: str, path: str
+) -> tuple[pa.Array, pa.Array | None]:
+    """Return a field of objects as text, ignoring case, and the reasons to reject duplicate spellings."""
     low = name.lower()
     same = [[value for key, value in (each or {}).items() if key.lower() == low] for each in objects]
     values = pa.array([json_text(some[0]) if some else None for some in same], pa.string())
     if max(map(len, same), default=0) < 2:
         return values, None
-    said = f"{path} is there in several spellings: names ignore case; rename one"
-    return values, pa.array([said if len(some) > 1 else None for some in same], pa.string())
+    reason = f"{path} is there in several spellings: names ignore case; rename one"
+    return values, pa.array([reason if len(some) > 1 else None for some in same], pa.string())
 
 
 def json_text(value: Any) -> str | None:
-    """Return a value of JSON as text: a text as it is, all else as JSON with numbers as Java writes them."""
+    """Return a JSON string unchanged, and any other value as JSON with numbers in Java's format."""
     return value if value is None or isinstance(value, str) else _json(value)
 
 
@@ -265,8 +270,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def castable(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether Spark knows a way from one type to another.
+def castable(found: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether Spark can cast one type to another.
 
     Examples
     --------
@@ -274,87 +279,87 @@ def castable(found: pa.DataType, wanted: pa.DataType) -> bool:
     (True, False)
     """
     t = pa.types
-    if is_nested(found) or is_nested(wanted):
+    if is_nested(found) or is_nested(target):
         return False
-    if is_text(found) or is_text(wanted) or t.is_null(found):
+    if is_text(found) or is_text(target) or t.is_null(found):
         return True
-    ways: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = [
+    casts: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = [
         (is_number, lambda kind: is_number(kind) or t.is_boolean(kind) or kind == INSTANT),
         (t.is_boolean, lambda kind: t.is_boolean(kind) or is_number(kind)),
         (t.is_date, lambda kind: t.is_date(kind) or t.is_timestamp(kind)),
         (INSTANT.equals, lambda kind: t.is_timestamp(kind) or t.is_date(kind) or is_number(kind)),
         (_CLOCK.equals, lambda kind: t.is_timestamp(kind) or t.is_date(kind)),
     ]
-    return any(has(found) and to(wanted) for has, to in ways)
+    return any(is_source(found) and is_target(target) for is_source, is_target in casts)
 
 
-def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return values in another type, null where that cannot be or would lose something."""
+def cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert values to another type, with null for values that cannot be converted without loss."""
     kind, t = array.type, pa.types
-    if kind.equals(wanted):
+    if kind.equals(target):
         return array
-    if is_text(wanted):
+    if is_text(target):
         return text.as_text(array)
-    if not castable(kind, wanted) or t.is_null(kind):
-        return pa.nulls(len(array), wanted)
+    if not castable(kind, target) or t.is_null(kind):
+        return pa.nulls(len(array), target)
     if is_text(kind):
-        return _of_text(array, wanted)
-    if t.is_boolean(wanted):
+        return _from_text(array, target)
+    if t.is_boolean(target):
         return pc.not_equal(array, pa.scalar(Decimal(0) if t.is_decimal(kind) else 0, kind))
-    if t.is_timestamp(kind) and is_number(wanted):
+    if t.is_timestamp(kind) and is_number(target):
         micros = array.cast(pa.int64())
         seconds = pc.divide(micros.cast(pa.float64(), safe=False), float(_ONE))
-        if t.is_integer(wanted):
-            return _to_integers(pc.floor(seconds), wanted)
-        return _to_number(seconds, wanted)
-    if is_number(kind) and t.is_timestamp(wanted):
+        if t.is_integer(target):
+            return _to_integers(pc.floor(seconds), target)
+        return _to_number(seconds, target)
+    if is_number(kind) and t.is_timestamp(target):
         return _to_instants(array)
-    if is_number(kind) and is_number(wanted):
-        return _to_number(array, wanted)
+    if is_number(kind) and is_number(target):
+        return _to_number(array, target)
     if t.is_boolean(kind):
-        return _to_number(array.cast(pa.int8()), wanted)
-    if t.is_date(wanted):  # the day in UTC, also before 1970
+        return _to_number(array.cast(pa.int8()), target)
+    if t.is_date(target):  # the day in UTC, also before 1970
         micros = np.asarray(array.cast(pa.int64()).fill_null(0))
         return pa.array((micros // 86_400_000_000).astype(np.int32), mask=np.asarray(array.is_null())).cast(
-            wanted
+            target
         )
-    return array.cast(_CLOCK).cast(wanted)
+    return array.cast(_CLOCK).cast(target)
 
 
-def _of_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _from_text(array: pa.Array, target: pa.DataType) -> pa.Array:
     t = pa.types
-    if t.is_boolean(wanted):
+    if t.is_boolean(target):
         return text.booleans(array)
-    if t.is_integer(wanted):
-        return _to_integers(text.integers(array), wanted)
-    if t.is_floating(wanted):
-        return text.floats(array, wanted)
-    if t.is_decimal(wanted):
-        return text.decimals(array, wanted)
-    if t.is_date(wanted):
+    if t.is_integer(target):
+        return _to_integers(text.integers(array), target)
+    if t.is_floating(target):
+        return text.floats(array, target)
+    if t.is_decimal(target):
+        return text.decimals(array, target)
+    if t.is_date(target):
         return text.dates(array)
-    if t.is_timestamp(wanted):
-        return text.timestamps(array).cast(wanted)
-    return pa.nulls(len(array), wanted)
+    if t.is_timestamp(target):
+        return text.timestamps(array).cast(target)
+    return pa.nulls(len(array), target)
 
 
-def _to_number(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _to_number(array: pa.Array, target: pa.DataType) -> pa.Array:
     t = pa.types
-    if t.is_integer(wanted):
-        return _to_integers(array, wanted)
-    if t.is_decimal(wanted):
-        return _to_decimals(array, wanted)
-    if t.is_decimal(array.type):  # rounded once, and rightly
-        return array.cast(pa.string()).cast(wanted)
-    return array.cast(wanted, safe=False)
+    if t.is_integer(target):
+        return _to_integers(array, target)
+    if t.is_decimal(target):
+        return _to_decimals(array, target)
+    if t.is_decimal(array.type):  # via text, so that the value is rounded only once
+        return array.cast(pa.string()).cast(target)
+    return array.cast(target, safe=False)
 
 
-def _to_integers(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return numbers as integers, null for those with a fraction or out of range."""
-    edge, kind = 1 << (wanted.bit_width - 1), array.type
+def _to_integers(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert numbers to integers, with null for a fraction or an integer out of range."""
+    edge, kind = 1 << (target.bit_width - 1), array.type
     if pa.types.is_integer(kind):
-        if kind.bit_width <= wanted.bit_width:
-            return array.cast(wanted)
+        if kind.bit_width <= target.bit_width:
+            return array.cast(target)
         fine = pc.and_(pc.greater_equal(array, -edge), pc.less_equal(array, edge - 1))
     elif pa.types.is_floating(kind):
         array = array.cast(pa.float64())
@@ -362,26 +367,26 @@ def _to_integers(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         fine = pc.and_(inside, pc.equal(pc.trunc(array), array))
     else:
         fine = pc.equal(pc.trunc(array), array)
-        if edge < 10 ** (kind.precision - kind.scale):  # or it holds no number out of range
+        if edge < 10 ** (kind.precision - kind.scale):  # else all its values are in range
             low, high = (pa.scalar(Decimal(limit), kind) for limit in (-edge, edge - 1))
             fine = pc.and_(fine, pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high)))
-    return pc.if_else(fine.fill_null(False), array, pa.scalar(None, array.type)).cast(wanted)
+    return pc.if_else(fine.fill_null(False), array, pa.scalar(None, array.type)).cast(target)
 
 
-def _to_decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return numbers as decimals, null for those that have more digits."""
+def _to_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert numbers to decimals, with null for numbers with too many digits."""
     if pa.types.is_float32(array.type):
-        found = text.rounded(array, wanted)
+        found = text.rounded(array, target)
     else:
-        found = text.decimals(array.cast(pa.string()), wanted)
-    if pa.types.is_floating(array.type):  # not every one has a decimal that is the same number
+        found = text.decimals(array.cast(pa.string()), target)
+    if pa.types.is_floating(array.type):  # keep only decimals that convert back to the same number
         same = pc.equal(found.cast(pa.string()).cast(array.type), array)
-        found = pc.if_else(same.fill_null(False), found, pa.scalar(None, wanted))
+        found = pc.if_else(same.fill_null(False), found, pa.scalar(None, target))
     return found
 
 
 def _to_instants(array: pa.Array) -> pa.Array:
-    """Return seconds from 1970 as instants, null for those of no time that there is."""
+    """Convert seconds since 1970 to timestamps, with null for those out of range."""
     if pa.types.is_decimal(array.type):
         array = array.cast(pa.string()).cast(pa.float64())
     values: NDArray[Any] = np.asarray(array.fill_null(0))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import narrowcast as nc
 from narrowcast.broker.data.decode import Decoder
 from narrowcast.errors import ParameterError
+from support.errors import refused
 
 SCHEMA = nc.Schema.of(
     {"price": "double", "name": "string", "day": "date", "place": "struct", "place.city": "string"}
@@ -71,9 +72,9 @@ def test_reasons() -> None:
         reason.startswith("event is no JSON object: ") for reason in (reasons[2], reasons[3], reasons[6])
     )
     assert "price" in reasons[4]
-    fix = "; send less at once, or raise serve --limit payload="
-    assert reasons[5] == f"event of 52 bytes is larger than 40{fix}"
-    assert reasons[7] == f"event of 25,000 bytes is larger than 40{fix}"
+    assert "52 bytes" in reasons[5]
+    assert "25,000 bytes" in reasons[7]
+    assert all("40" in reason and "payload" in reason for reason in (reasons[5], reasons[7]))
     assert Decoder(SCHEMA).decode([bad[7]]).bad[0].reason.startswith("event is no JSON object")
 
 
@@ -284,5 +285,5 @@ def test_bad_events_take_about_as_long_as_good_ones(kind: str) -> None:
 
 
 def test_room() -> None:
-    with pytest.raises(ParameterError, match="largest is 1; let events have at least 2 bytes"):
+    with refused(ParameterError, parameter="largest", value=1):
         Decoder(SCHEMA, largest=1)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import _parse_datatype_string
 
-from narrowcast.tables.values import castable, fit, whole
+from narrowcast.tables.values import castable, fit, to_int64
 from support import spark_casts
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def test_whole_numbers(spark: SparkSession, values: list[Any]) -> None:
     frame = spark.createDataFrame(pa.table({"i": list(range(len(given))), "v": given}))
     value, reason = spark_casts.whole(sf.col("v"), frame.schema["v"].dataType, "v")
     table = frame.select("i", value.alias("value"), reason.alias("reason")).orderBy("i").toArrow()  # type: ignore[union-attr]
-    found, reasons = whole(given, "v")
+    found, reasons = to_int64(given, "v")
     assert found.to_pylist() == table["value"].to_pylist()
     assert reasons is not None
     assert reasons.to_pylist() == table["reason"].to_pylist()

@@ -13,7 +13,7 @@ from narrowcast.model.schema import Schema
 from narrowcast.spark.sources.tables import ingest
 from narrowcast.tables import sources
 from narrowcast.tables.reader import read
-from narrowcast.tables.values import carrier
+from narrowcast.tables.values import normal_type
 from support.tables import parquet, write
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def same(spark: SparkSession, table: str, path: Path, schema: Schema | None = No
             patch.setattr(sources, "ROWS", size)
             here = read(table, path, schema=schema)
         assert here.rows.schema.names == good.schema.names
-        assert list(map(carrier, here.rows.schema.types)) == list(map(carrier, good.schema.types))
+        assert list(map(normal_type, here.rows.schema.types)) == list(map(normal_type, good.schema.types))
         assert rows(here.rows) == rows(good)
         assert rows(here.rejected) == rows(bad)
         assert here.rejected.num_rows

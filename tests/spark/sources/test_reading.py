@@ -16,6 +16,7 @@ from narrowcast.errors import TableError
 from narrowcast.model.schema import Schema
 from narrowcast.spark.sources.columns import schema_of
 from narrowcast.spark.sources.tables import ingest
+from support.errors import refused
 from support.tables import lines, parquet, reasons, rows, types, write
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def test_files_beside_folders_that_name_values(
 
     table(tmp_path / "p" / "day=1" / f"a.{kind}", kind, event_id=1)
     table(tmp_path / "p" / f"b.{kind}", kind, event_id=2)
-    said = (
-        r"p mixes folders that name values: .*b\.\w+ below none and .*a\.\w+ below day=; put every file below"
-    )
+    said = r"/p .*b\.\w+ .*a\.\w+ below day="
     with pytest.raises(TableError, match=said):
         ingest(spark, "events", source("p"))
     for name in ("day=1", "day=2/hour=3"):
@@ -120,12 +119,10 @@ def test_a_parquet_file_without_a_byte(spark: SparkSession, tmp_path: Path, uri:
     parquet(tmp_path / "t" / "a.parquet", {"event_id": [1]})
     write(tmp_path / "t" / "b.parquet", "")
     source = (tmp_path / "t").as_uri() if uri else tmp_path / "t"
-    with pytest.raises(
-        TableError, match=r"b\.parquet in .*t has 0 bytes and is no Parquet file; write it again"
-    ):
+    with refused(TableError, "b.parquet", tmp_path / "t", "0 bytes"):
         ingest(spark, "events", source)
     alone = (tmp_path / "t" / "b.parquet").as_uri() if uri else tmp_path / "t" / "b.parquet"
-    with pytest.raises(TableError, match=r"b\.parquet holds no parquet file that can be read"):
+    with refused(TableError, "b.parquet"):
         ingest(spark, "events", alone)
 
 
@@ -219,13 +216,13 @@ def test_labels_of_csv(spark: SparkSession, tmp_path: Path, labels: list[str], k
 
 def test_collations(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS event_id, 'A' COLLATE UTF8_LCASE AS a")
-    said = "column 'a' of .* has the collation UTF8_LCASE, .* cast it first: CAST\\(a AS STRING\\)"
+    said = "'a'.* UTF8_LCASE.*CAST\\(a AS STRING\\)"
     with pytest.raises(TableError, match=said):
         ingest(spark, "events", frame)
     with pytest.raises(TableError, match=said):
         schema_of(frame)
     deep = spark.sql("SELECT 1 AS event_id, named_struct('b', 'A' COLLATE UNICODE) AS a")
-    with pytest.raises(TableError, match=r"column 'a\.b' of the DataFrame given as events has the collation"):
+    with refused(TableError, "'a.b'", "events", "UNICODE"):
         ingest(spark, "events", deep)
     plain = frame.selectExpr("event_id", "CAST(a AS STRING) AS a")
     assert rows(ingest(spark, "events", plain)) == [(1, "A")]
@@ -344,7 +341,7 @@ def test_parquet_in_nanoseconds(spark: SparkSession, tmp_path: Path) -> None:
     micros = done.rows.selectExpr("unix_micros(`zoned.time`) AS m").where("m IS NOT NULL")
     assert sorted(row["m"] for row in micros.collect()) == [-1, 1_500_000_000_123_456]
     assert spark.conf.get("spark.sql.legacy.parquet.nanosAsLong") == "false"
-    with pytest.raises(TableError, match="holds timestamps in nanoseconds; write them in microseconds"):
+    with refused(TableError, "nanoseconds"):
         ingest(spark, "events", (tmp_path / "t").as_uri())
     said = r"column 'time' of .* is of type timestamp\[ns\] in a\.parquet and \w+ in b\.parquet; write"
     for kind in (pa.timestamp("us"), pa.int64()):
@@ -359,7 +356,7 @@ def test_parquet_in_nanoseconds(spark: SparkSession, tmp_path: Path) -> None:
         clock = {"event_id": [1], "at": pa.array([1], pa.time64(unit))}
         with pytest.raises(TableError, match=r"column 'at' in c.parquet of .* type time64.*as text or"):
             ingest(spark, "events", parquet(tmp_path / "c.parquet", clock))
-    with pytest.raises(TableError, match=r"c\.parquet holds times of day; write them as text or as numbers"):
+    with refused(TableError, "c.parquet", "times of day"):
         ingest(spark, "events", (tmp_path / "c.parquet").as_uri())
 
 

@@ -14,6 +14,7 @@ import pytest
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.schema import Schema
 from narrowcast.spark.sources.tables import Ingested, ingest, schema_of
+from support.errors import refused
 from support.tables import lines, parquet, reasons, rows, types, write
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def test_folders(spark: SparkSession, tmp_path: Path, uri: bool) -> None:
     with pytest.raises(TableError, match="plain mixes csv and json; keep one format in a folder"):
         read(folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TableError, match=r"empty holds no file that ends in \.parquet, \.csv"):
+    with pytest.raises(TableError, match=r"empty .*no file that ends in \.parquet, \.csv"):
         read(tmp_path / "empty")
     with pytest.raises(
         TableError, match="nowhere does not exist; give a Parquet, CSV or JSON-lines file or folder"
@@ -239,7 +240,7 @@ def test_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("e.csv", "", "e.csv is empty: it has not even a header; write the names of its columns first"),
+        ("e.csv", "", "e.csv is empty"),
         ("e.csv", "event_id,\n1,2\n", "column 2 of .*e.csv has no name; give it one"),
         ("e.csv", "event_id,x,X\n1,2,3\n", "e.csv has column 'x' twice: names ignore case; rename one"),
         ("e.csv", "x,y\n1,2\n", "e.csv has no column 'event_id': it has 'x', 'y'; events need them"),
@@ -256,7 +257,7 @@ def test_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
         ("e.json", '{"x":1}', "e.json has no column 'event_id'"),
         ("e.parquet", "no parquet at all", "cannot read .*e.parquet as parquet: .*not a Parquet file"),
         ("e.txt", "x", "e.txt ends in '.txt'; use one of .parquet, .csv"),
-        ("_e.csv", "event_id\n1\n", "is hidden: Spark passes over names that start with . or _; rename it"),
+        ("_e.csv", "event_id\n1\n", "_e.csv is hidden"),
     ],
 )
 def test_input_that_cannot_be_read(
@@ -272,7 +273,7 @@ def test_what_spark_cannot_reach(spark: SparkSession) -> None:
         TableError, match=r"cannot read s3x://b/c\.csv as csv: .*No FileSystem for scheme .s3x"
     ):
         ingest(spark, "events", "s3x://b/c.csv")
-    with pytest.raises(ParameterError, match="unknown table 'event'; there are: subscriptions, events"):
+    with refused(ParameterError, "subscriptions, events", parameter="table", value="event"):
         ingest(spark, "event", "e.csv")
     frame = spark.sql("SELECT 1 AS event_id, 2 AS x").toDF("event_id", "Event_ID")
     with pytest.raises(

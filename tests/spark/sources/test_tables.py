@@ -21,6 +21,7 @@ from narrowcast.model.schema import Schema
 from narrowcast.model.types import DataType
 from narrowcast.spark.sources import rows as rows_module
 from narrowcast.spark.sources.tables import fingerprint, ingest, schema_of, spark_type
+from support.errors import refused
 from support.tables import lines, parquet, reasons, rows, types, write
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ def test_types_of_spark(spark: SparkSession) -> None:
     ]
     for name in [*names, "timestamp_ntz", "decimal(9,3)", "void"]:
         assert spark_type(DataType.parse(name)).simpleString() == name
-    with pytest.raises(SchemaError, match="type 'map' does not say what it holds"):
+    with refused(SchemaError, "'map'", value="map"):
         spark_type(DataType("map"))
     frame = spark.sql(
         "SELECT 1 AS EVENT_ID, map(1, 2) AS m, X'00' AS b, 1.50 AS d, CAST('a' AS CHAR(2)) AS c, "

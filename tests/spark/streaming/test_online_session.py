@@ -16,7 +16,7 @@ from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.baselines.simple import PerFlow
 from narrowcast.planning.replanner import HALF_LIFE, Replanner, observed
 from narrowcast.planning.topics.tamara import Tamara
-from narrowcast.spark.streaming.changelog import Piece
+from narrowcast.spark.streaming.changelog import ChangeBatch
 from narrowcast.spark.streaming.follow_state import FollowState
 from narrowcast.spark.streaming.online_session import OnlineSession, OnlineStep
 from narrowcast.spark.streaming.subscription_update import REJECTED
@@ -79,7 +79,7 @@ def seen(*weight: float, until: int = DAY) -> Tally:
 
 
 def after(
-    planner: OnlinePlanner, *tallies: Tally, pieces: tuple[Piece, ...] = ()
+    planner: OnlinePlanner, *tallies: Tally, pieces: tuple[ChangeBatch, ...] = ()
 ) -> tuple[OnlineSession, OnlineStep]:
     session = OnlineSession(planner)
     state = FollowState(-1, session.initial_plan(INTEREST), INTEREST)
@@ -127,7 +127,9 @@ def test_counts_without_information_change_nothing() -> None:
 def test_a_flow_of_the_same_micro_batch(planner: OnlinePlanner) -> None:
     rows = [(1, "a", "z", "subscribe"), (2, "nobody", "w", "unsubscribe")]
     names = ("time", "subscriber", "flow", "action")
-    piece = Piece(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), REJECTED.empty_table())
+    piece = ChangeBatch(
+        pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), REJECTED.empty_table()
+    )
     _, step = after(planner, seen(0.0, 0.0, 0.0, 8.0), pieces=(piece,))
     interest = step.state.interest
     assert interest.flows.to_pylist() == ["w", "x", "y", "z"]

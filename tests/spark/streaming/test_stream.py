@@ -235,15 +235,15 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"source": "rate:fast"}, "write how many events a second as rate:1000"),
-            ({"source": "nowhere"}, "holds no events yet"),
-            ({"source": "nowhere", "schema": None}, "holds no events yet"),
-            ({"source": "nats://localhost:4222"}, "name the stream as nats://host:4222/STREAM"),
+            ({"source": "rate:fast"}, "rate:fast"),
+            ({"source": "nowhere"}, "no events yet"),
+            ({"source": "nowhere", "schema": None}, "no events yet"),
+            ({"source": "nats://localhost:4222"}, "nats://localhost:4222"),
             (
                 {"source": "nats://localhost:4222/S", "schema": None},
-                "the types of messages of S are not known",
+                "messages of S",
             ),
-            ({"source": "nats://localhost:4222/S?begin=1"}, "has 'begin' behind its stream"),
+            ({"source": "nats://localhost:4222/S?begin=1"}, "'begin'"),
             ({"sink": "nats://localhost:4222/p?ack=1"}, "nats://host:4222/PREFIX"),
             ({"sink": print}, "checkpoint is missing"),
             ({"plan": "nothing"}, "nothing is not a folder"),
@@ -255,7 +255,7 @@ class TestBadInput:
             place.run(**options)
 
     def test_a_table_that_is_not_streaming(self, place: Place) -> None:
-        with pytest.raises(ParameterError, match="is no stream; open it with"):
+        with refused(ParameterError, parameter="source"):
             place.run(source=place.spark.range(3))
 
     def test_formats_that_are_mixed(self, place: Place) -> None:

@@ -20,6 +20,7 @@ from narrowcast.planning.replanner import observed
 from narrowcast.spark.streaming import tally as module
 from narrowcast.spark.streaming.subscription_update import REJECTED
 from narrowcast.spark.streaming.tally import Span, Tally, _counted, _Sums, shape_of, tally
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,14 +135,12 @@ def test_files_with_much_that_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert [row.rsplit("/", 1)[-1] for _, n, row in aside if n > 1] == ["a.parquet"]
     assert sums[0]["events"] == 2
-    with pytest.raises(TableError, match=r"cannot read .*none\.csv: No such file .*; put it back"):
+    with refused(TableError, "none.csv", "No such file"):
         counted(tmp_path / "none.csv")
 
 
 def test_columns_that_are_others() -> None:
-    with pytest.raises(
-        ParameterError, match="--flow is 'Events', which is a column of its own; name another"
-    ):
+    with refused(ParameterError, parameter="flow", value="Events"):
         shape_of("Events")
 
 

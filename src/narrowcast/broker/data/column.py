@@ -1,4 +1,4 @@
-"""What events have of one attribute, from JSON to a column; values that do not fit apart, with the reason."""
+"""Column reader: converts the JSON values of one attribute to a column, with a reason for each misfit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NONE = type(None)
 _NUMBER: set[type] = {int, float, _NONE}
 _TEXT: set[type] = {str, _NONE}
-#: What the values of an attribute may be in JSON: each event means the same whatever comes beside it.
+#: JSON types accepted for each family of types, so that a value means the same in every batch.
 _TYPES: dict[str, set[type]] = {
     "boolean": {bool, _NONE},
     "integer": _NUMBER,
@@ -31,7 +31,8 @@ _TYPES: dict[str, set[type]] = {
     "timestamp": _TEXT,
     "void": {_NONE},
 }
-#: Those that Arrow reads as they are meant, where not all: of others it cuts fractions, or keeps too many.
+#: Accepted types that Arrow converts correctly, if not all: it truncates fractions for integers and keeps
+#: too many digits for decimals.
 _PLAIN: dict[str, set[type]] = {"integer": {int, _NONE}, "decimal": {_NONE}}
 _WORDS: dict[type, str] = {
     bool: "a boolean",
@@ -41,13 +42,13 @@ _WORDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
-#: The least number that is none as a `float`, which has 32 bits.
+#: Smallest number that is out of range for `float` (32 bits).
 _TOO_MUCH = 2.0**128 - 2.0**103
 #: The largest double.
 _MOST = int(1.7976931348623157e308)
-#: Characters of a value that are told.
+#: Maximum characters of a value in a reason.
 _SHOWN = 40
-#: What a timestamp has beside its day.
+#: Patterns of a timestamp's time of day and zone.
 _HOUR, _MINUTE = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
 _CLOCK = rf"[ T]{_HOUR}(?::{_MINUTE}(?::{_MINUTE}(?:\.\d{{1,9}})?)?)?"
 _ZONE = rf"(?:Z|[+-]{_HOUR}(?::?{_MINUTE})?)"
@@ -60,18 +61,18 @@ _ERRORS = (pa.ArrowException, TableError, OverflowError, UnicodeError, Arithmeti
 
 
 class Column:
-    """Reads what events have of one attribute.
+    """Converts the JSON values of one attribute to a column.
 
-    A number is taken for what a filter compares it with: as a double the nearest there is, as an integer or a
-    decimal only what is exactly one. Fractions of a microsecond are dropped. Of what can only be tested for
-    null, a list or an object, the column says whether it is there.
+    A number for a floating-point attribute becomes the nearest number of that type; a number for an integer
+    or decimal attribute must be exact. Fractions of a microsecond are dropped. For lists and objects, which
+    filters can only test for null, the column has booleans that are true where a value is present.
 
     Parameters
     ----------
     name
-        Of the attribute.
+        Name of the attribute.
     dtype
-        Its type.
+        Type of the attribute.
 
     Examples
     --------
@@ -89,7 +90,7 @@ class Column:
         self._plain = _PLAIN.get(dtype.family, self._allowed)
 
     def read(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
-        """Return values as a column, and why some do not fit, by position: those are null."""
+        """Return a column, with null for values that do not fit, and the reasons for these by position."""
         if not self._allowed:
             return pa.array([None if value is None else True for value in values], pa.bool_()), {}
         types = list(map(type, values))
@@ -104,19 +105,19 @@ class Column:
                 return self._column(values), wrong
             except _ERRORS:
                 pass
-        column, others = self._texts(values) if self._dtype.name in _TEXTS else self._numbers(values)
-        return column, wrong | others
+        column, misfits = self._times(values) if self._dtype.name in _TEXTS else self._numbers(values)
+        return column, wrong | misfits
 
-    def _texts(self, values: list[str | None]) -> tuple[pa.Array, dict[int, str]]:
-        """Read dates or timestamps of which some are none."""
+    def _times(self, values: list[str | None]) -> tuple[pa.Array, dict[int, str]]:
+        """Convert dates or timestamps of which some may be invalid."""
         texts = pa.array(values, pa.string())
         fits = pc.match_substring_regex(texts, rf"\A(?:{_TEXTS[self._dtype.name]})\z")
-        others = np.flatnonzero(~np.asarray(fits.fill_null(True), bool)).tolist()
-        wrong = {i: self._reason(values[i]) for i in others}
+        misfits = np.flatnonzero(~np.asarray(fits.fill_null(True), bool)).tolist()
+        wrong = {i: self._reason(values[i]) for i in misfits}
         texts = pc.if_else(fits, texts, None)
         try:
             return keys.conform(texts, self._dtype, self._name), wrong
-        except TableError:  # more digits than Arrow takes, or some with a zone and some without, in UTC
+        except TableError:  # too many digits for Arrow, or zones in only some values (others are UTC)
             texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
             if self._dtype.name == "timestamp":
                 texts = pc.replace_substring_regex(texts, r"\A(.{10})\z", r"\1T00")
@@ -124,14 +125,14 @@ class Column:
             return keys.conform(texts, self._dtype, self._name), wrong
 
     def _numbers(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
-        """Read numbers of which some are none of the type, or have to be made ones."""
+        """Convert numbers one by one: some do not fit the type, or need a conversion that Arrow lacks."""
         found = [None if value is None else self._exact(value) for value in values]
         pairs = enumerate(zip(values, found, strict=True))
         wrong = {i: self._reason(value) for i, (value, fits) in pairs if fits is None and value is not None}
         return self._column(found), wrong
 
     def _column(self, values: list[Any]) -> pa.Array:
-        """Return values that fit as a column; an error where one does not."""
+        """Return values as a column; raises if a value does not fit."""
         target = self._dtype.to_arrow()
         if self._family in ("date", "timestamp"):
             return keys.conform(pa.array(values, pa.string()), self._dtype, self._name)
@@ -140,11 +141,11 @@ class Column:
         return pa.array(values, target)
 
     def _reason(self, value: Any) -> str:
-        """Return why a value does not fit."""
+        """Return the reason to reject a value."""
         return f"attribute {self._name!r} is {self._dtype}, not {_shown(value)}"
 
     def _exact(self, value: float) -> float | Decimal | None:
-        """Return a number as its type has it; None where it does not fit."""
+        """Return a number in the attribute's type, or None if it does not fit."""
         match self._family:
             case "integer":
                 edge = 1 << (self._dtype.bits - 1)
@@ -157,7 +158,7 @@ class Column:
                 return float(value) if fits else None
 
     def _decimal(self, value: float) -> Decimal | None:
-        """Return a number as it is written, where it has no more digits than the type."""
+        """Return a number as a decimal, or None if it has more digits than the type."""
         dtype = self._dtype
         if abs(value) >= 10 ** (dtype.precision - dtype.scale):
             return None
@@ -168,9 +169,9 @@ class Column:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as an error shows it, briefly."""
+    """Return a value in shortened form, for reasons."""
     if isinstance(value, str):
         return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
-    if isinstance(value, int) and value.bit_length() > 128:  # one of very many digits takes long to write
+    if isinstance(value, int) and value.bit_length() > 128:  # formatting a huge integer is slow
         return f"a number of {value.bit_length():,} bits"
     return repr(value)

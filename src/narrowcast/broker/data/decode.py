@@ -1,4 +1,4 @@
-"""Events as they come over the wire to columns; those that cannot be read apart, with the reason."""
+"""Decoder of event payloads: JSON objects and CloudEvents to batches, with a reason for each bad event."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
     from narrowcast.model.schema import Schema
 
-#: Bytes of the largest event that is taken, unless told: a message of NATS has 1 MB, and names go along.
+#: Default maximum bytes of an event: 1 MB, the default limit of a NATS message, less room for names.
 LARGEST = (1 << 20) - (1 << 14)
 _read = msgspec.json.Decoder(dict[str, Any]).decode
-#: Nesting that is always taken, bytes in which none is deep enough to matter, and those that are looked at.
+#: Maximum nesting, which is checked in the first `_HEAD` bytes of payloads of more than `_SHORT` bytes.
 _DEEPEST, _SHORT, _HEAD = 64, 200, 400
 _DEEP = f"event is no JSON object: it is nested more than {_DEEPEST} deep; flatten it"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-#: Characters of a reason that are told, at most.
-_SAID = 200
-#: Attributes of a CloudEvent that are about it, not in its data.
+#: Maximum characters of a parser's error in a reason.
+_MAX_ERROR = 200
+#: Context attributes of a CloudEvent, which are outside its data.
 _CONTEXT = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError)
 
 
 class Bad(NamedTuple):
-    """An event that cannot be used: its position, and why."""
+    """A rejected event: its position among the payloads, and the reason."""
 
     position: int
     reason: str
 
 
 class Good(NamedTuple):
-    """Events that can be used, and where each of them stood."""
+    """Valid events, and the position of each among the payloads."""
 
     events: EventBatch
     position: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Good(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The events that can be used, in one batch where there are any, and the others."""
+    """Result of decoding: valid events in at most one batch, and the rejected events."""
 
     good: list[Good]
     bad: list[Bad]
@@ -61,15 +61,15 @@ class Decoded:
 class Decoder:
     """Reads JSON objects and CloudEvents in JSON as events of a schema.
 
-    The attributes of a CloudEvent are the members of its `data`, and beside them what it says of itself
-    (`type`, `source`, `subject`, `time`, ...), where `data` has no member of that name.
+    The attributes of a CloudEvent are the members of its `data` and its context attributes (`type`, `source`,
+    `subject`, `time`, ...). If both have the same name, the member of `data` is used.
 
     Parameters
     ----------
     schema
-        The attributes; others are left out.
+        The attributes to read; other members are ignored.
     largest
-        Bytes of the largest event that is taken.
+        Maximum bytes of an event, at least 2 (default: slightly less than 1 MB).
 
     Examples
     --------
@@ -86,58 +86,60 @@ class Decoder:
 
     def __init__(self, schema: Schema, *, largest: int = LARGEST) -> None:
         if largest < 2:
-            raise ParameterError(f"largest is {largest}; let events have at least 2 bytes")
+            raise ParameterError(parameter="largest", value=largest, limit="at least 2 (bytes)")
         self._schema, self._largest, self._short = schema, largest, min(largest, _SHORT)
         roots = [name.partition(".")[0] for name in schema.names]
         self._roots = {name.lower(): name for name in reversed(roots)}
         self._spelt = set(self._roots.values())
         self._paths = [name.split(".") for name in schema.names]
         self._columns = list(map(Column, schema.names, schema.types))
-        # Of an object only the members that have a name in the schema matter: whatever else it holds.
+        # Positions of the attributes that are members of each object; its other members are ignored.
         self._members = [
             [i for i, path in enumerate(self._paths) if kind.family == "opaque" and path[:-1] == own]
             for own, kind in zip(self._paths, schema.types, strict=True)
         ]
 
     def decode(self, payloads: Sequence[bytes]) -> Decoded:
-        """Return the events among payloads, and why others are none.
+        """Decode payloads into valid events and rejected events.
 
-        One that is bad takes about as long as one that is good, however many of them there are.
+        A rejected event takes about as long as a valid one, regardless of the number of rejected events.
         """
         rows: list[dict[str, Any]] = []
         bad: list[Bad] = []
         some = payloads
         if max(map(len, payloads), default=0) > self._short:
-            some = [payload if len(payload) <= self._short else self._looked_at(payload) for payload in some]
+            some = [payload if len(payload) <= self._short else self._checked(payload) for payload in some]
         reading = map(_read, some)
         while len(rows) + len(bad) < len(payloads):
             try:
-                rows.extend(map(self._row, reading))  # those before an error are kept
-            except _UNREADABLE as error:  # the next one is read after it
+                rows.extend(map(self._row, reading))  # keeps the rows before an error
+            except _UNREADABLE as error:  # then continues with the next payload
                 position = len(rows) + len(bad)
                 payload = payloads[position]
-                looked_at = some[position] is not payload
-                bad.append(Bad(position, self._refused(payload) if looked_at else _reason(payload, error)))
-        at = np.arange(len(payloads))
+                replaced = some[position] is not payload
+                bad.append(
+                    Bad(position, self._limit_reason(payload) if replaced else _reason(payload, error))
+                )
+        positions = np.arange(len(payloads))
         if bad:
-            at = np.delete(at, [each.position for each in bad])
-        return self._events(rows, at, bad) if rows else Decoded([], bad)
+            positions = np.delete(positions, [event.position for event in bad])
+        return self._events(rows, positions, bad) if rows else Decoded([], bad)
 
-    def _looked_at(self, payload: bytes) -> bytes:
-        """Return a payload, or nothing where it is too large or so deep that to read it would take long."""
+    def _checked(self, payload: bytes) -> bytes:
+        """Return a payload, or nothing if it is too large or too deeply nested to parse quickly."""
         return b"" if len(payload) > self._largest or _is_deep(payload) else payload
 
-    def _refused(self, payload: bytes) -> str:
-        """Return why a payload is not read."""
+    def _limit_reason(self, payload: bytes) -> str:
+        """Return the limit that a payload exceeds."""
         if len(payload) <= self._largest:
             return _DEEP
         return (
             f"event of {len(payload):,} bytes is larger than {self._largest:,}; send less at once, or raise "
-            "serve --limit payload="
+            "the broker's limit 'payload'"
         )
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes of an event."""
+        """Return an event's top-level attributes, in the spelling of the schema."""
         if "specversion" in row:
             data = row.get("data")
             about = {name: row[name] for name in _CONTEXT if name in row}
@@ -148,8 +150,8 @@ class Decoder:
             self._roots[name.lower()]: value for name, value in row.items() if name.lower() in self._roots
         }
 
-    def _events(self, rows: list[dict[str, Any]], at: NDArray[np.int64], bad: list[Bad]) -> Decoded:
-        """Return rows as columns, without those that do not fit."""
+    def _events(self, rows: list[dict[str, Any]], positions: NDArray[np.int64], bad: list[Bad]) -> Decoded:
+        """Convert rows to columns and reject the rows with values that do not fit."""
         columns: list[pa.Array] = []
         wrong: dict[int, str] = {}
         for (root, *path), column in zip(self._paths, self._columns, strict=True):
@@ -158,8 +160,10 @@ class Decoder:
                 values = [_member(value, step) for value in values]
             made, odd = column.read(values)
             columns.append(made)
-            wrong = odd | wrong  # the first of an event counts
-        for i in sorted(range(len(columns)), key=lambda i: -len(self._paths[i])):  # members come first
+            wrong = odd | wrong  # the first reason of an event is reported
+        for i in sorted(
+            range(len(columns)), key=lambda i: -len(self._paths[i])
+        ):  # members before their object
             if members := self._members[i]:
                 columns[i] = pa.StructArray.from_arrays(
                     [columns[j] for j in members],
@@ -167,36 +171,37 @@ class Decoder:
                     mask=columns[i].is_null(),
                 )
         if wrong:
-            bad += [Bad(int(at[row]), reason) for row, reason in wrong.items()]
+            bad += [Bad(int(positions[row]), reason) for row, reason in wrong.items()]
             bad.sort()
             fits = np.delete(np.arange(len(rows)), list(wrong))
-            columns, at = [column.take(pa.array(fits)) for column in columns], at[fits]
-        good = [Good(EventBatch(self._schema, tuple(columns), np.arange(len(at))), at)] if len(at) else []
+            columns, positions = [column.take(pa.array(fits)) for column in columns], positions[fits]
+        n = len(positions)
+        good = [Good(EventBatch(self._schema, tuple(columns), np.arange(n)), positions)] if n else []
         return Decoded(good, bad)
 
 
 def _reason(payload: bytes, error: BaseException) -> str:
-    """Return why a payload is no event."""
+    """Return the reason why a payload cannot be parsed."""
     if not payload.strip():
         return "event is empty"
     if isinstance(error, RecursionError):
         return _DEEP
-    return f"event is no JSON object: {first_line(error)[:_SAID]}"
+    return f"event is no JSON object: {first_line(error)[:_MAX_ERROR]}"
 
 
 def _is_deep(payload: bytes) -> bool:
-    """Return whether a payload begins with more openings of objects and lists than are ever needed."""
+    """Return whether the beginning of a payload opens more than `_DEEPEST` nested objects and lists."""
     head = payload[:_HEAD]
     return _open(head) > _DEEPEST and _open(_STRING.sub(b"", head)) > _DEEPEST
 
 
 def _open(head: bytes) -> int:
-    """Return how many more objects and lists are opened than closed."""
+    """Return the number of objects and lists that are opened but not closed."""
     return head.count(b"{") + head.count(b"[") - head.count(b"}") - head.count(b"]")
 
 
 def _member(value: Any, name: str) -> Any:
-    """Return a member of an object, whose name may be spelt otherwise; None where there is none."""
+    """Return a member of an object, ignoring the case of its name; None if it is absent."""
     if type(value) is not dict:
         return None
     if name in value:

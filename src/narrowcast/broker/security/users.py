@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 #: Roles of users: subscribe under its name, publish under its name, operate the broker, be a node of it.
 ROLES = ("subscriber", "publisher", "operator", "node")
 #: Reserved names, of the users that a broker creates on its own server.
-OWN = ("$node", "$system", "$anybody")
+OWN = ("$node", "$system", "$anybody")  # words: allow
 #: Bytes of the longest name, characters of the shortest and longest token, and random bytes of a new token.
 _MAX_NAME, _MIN_TOKEN, _MAX_TOKEN, _TOKEN_BYTES = 256, 16, 512, 32
 #: Prefix of a password that a NATS server takes for a bcrypt hash.

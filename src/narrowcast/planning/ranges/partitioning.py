@@ -254,7 +254,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 
 
 def scheme(name: str, **params: Any) -> Scheme:
-    """Return the partitioner of a name; parameters that are None keep their defaults.
+    """Return the partitioner of a name; parameters with the value None keep their defaults.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Reading: tables in any format, typed row by row, with bad rows set aside."""
+"""Table sources of Spark: reading tables of any format into typed rows and rejected rows."""

@@ -1,4 +1,4 @@
-"""Types of Spark's columns in terms of the types of attributes and of Arrow, and the other way round."""
+"""Conversion between Spark's column types, Arrow types and the types of attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from narrowcast.errors import SchemaError, TableError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.model.types import DataType
-from narrowcast.tables.values import carrier
+from narrowcast.tables.values import normal_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def spark_type(kind: DataType) -> SparkType:
-    """Return Spark's type for the type of an attribute.
+    """Return the Spark type for the type of an attribute.
 
     Raises
     ------
     SchemaError
-        For an opaque type: its name alone does not say what it holds.
+        If the type is opaque, because its name does not determine its content.
 
     Examples
     --------
@@ -50,15 +50,18 @@ def spark_type(kind: DataType) -> SparkType:
         "void": st.NullType(),
     }
     if kind.name not in simple:
-        raise SchemaError(f"type {kind.name!r} does not say what it holds; leave the attribute out")
+        raise SchemaError(
+            f"type {kind.name!r}: must be a type that can be read from its name; leave the attribute out",
+            value=kind.name,
+        )
     return simple[kind.name]
 
 
 def schema_of(frame: DataFrame) -> Schema:
-    """Return the attributes of events in a table of Spark's; `event_id` is left out.
+    """Return the event attributes of a Spark table: all columns except `event_id`.
 
-    A struct is an attribute, which can only be tested for null, and so is each of its fields under its
-    dotted path.
+    A struct is an attribute that filters can only test for null. Each of its fields is an attribute too,
+    named by its dotted path.
     """
     flat = [
         pair
@@ -81,13 +84,13 @@ def _flatten(name: str, kind: SparkType) -> Iterator[tuple[str, DataType]]:
 
 
 def refuse_collated(name: str, kind: SparkType, where: str = "the events") -> None:
-    """Refuse a column of text that Spark compares by other rules than byte for byte, as filters do."""
+    """Refuse a text column with a collation, because filters compare text byte by byte."""
     from pyspark.sql import types as st
 
     if isinstance(kind, st.StringType) and kind.collation != "UTF8_BINARY":
         raise TableError(
-            f"column {name!r} of {where} has the collation {kind.collation}, and filters know only the "
-            f"plain order of text; cast it first: CAST({name} AS STRING)"
+            f"column {name!r} of {where} has the collation {kind.collation}: must be UTF8_BINARY, because "
+            f"filters compare text byte by byte; cast it first: CAST({name} AS STRING)"
         )
     if isinstance(kind, st.StructType):
         for part in kind.fields:
@@ -95,7 +98,7 @@ def refuse_collated(name: str, kind: SparkType, where: str = "the events") -> No
 
 
 def data_type(kind: SparkType) -> DataType:
-    """Return the type in which a column of Spark's is compared."""
+    """Return the attribute type with which filters compare a Spark column."""
     from pyspark.sql import types as st
 
     if isinstance(kind, st.DecimalType):
@@ -109,30 +112,30 @@ def data_type(kind: SparkType) -> DataType:
 
 
 def arrow_type(kind: SparkType) -> pa.DataType | None:
-    """Return the Arrow type that carries a type of Spark's, None where there is none."""
+    """Return the Arrow type for a Spark type, or None if the type is not supported."""
     from pyspark.errors import PySparkException
     from pyspark.sql import types as st
     from pyspark.sql.pandas.types import to_arrow_type
 
     if isinstance(kind, st.CharType | st.VarcharType):
         return pa.string()
-    if isinstance(kind, st.VariantType | st.DayTimeIntervalType):  # whose values no cast of ours knows
+    if isinstance(kind, st.VariantType | st.DayTimeIntervalType):  # `tables.values` has no cast for them
         return None
     try:
-        return carrier(to_arrow_type(kind, timezone="UTC"))
+        return normal_type(to_arrow_type(kind, timezone="UTC"))
     except (PySparkException, pa.ArrowException):
         return None
 
 
 def column_type(kind: pa.DataType) -> SparkType:
-    """Return Spark's type for an Arrow type of `carrier`."""
+    """Return the Spark type for an Arrow type that `normal_type` returns."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def is_nested(kind: SparkType) -> bool:
-    """Return whether a type is made of others."""
+    """Return whether a type is a struct, array or map."""
     from pyspark.sql import types as st
 
     return isinstance(kind, st.StructType | st.ArrayType | st.MapType)

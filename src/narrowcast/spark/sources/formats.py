@@ -1,4 +1,4 @@
-"""Where tables come from: Parquet, CSV and JSON lines, wherever Spark can read, and tables of Spark's own."""
+"""Sources of tables on Spark: Parquet, CSV and JSON-lines files at any location, and DataFrames."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from narrowcast.spark.sources.columns import arrow_type, column_type, refuse_col
 from narrowcast.spark.sources.places import Place, find, reading
 from narrowcast.spark.spark_errors import is_sparks
 from narrowcast.tables import csv_records, inference, json_lines
-from narrowcast.tables.raw import Raw, Source
+from narrowcast.tables.raw import RawRows, Source
 from narrowcast.tables.sources import (
     common_columns,
     found_fields,
     is_nanoseconds,
     object_fields,
+    refuse_duplicate,
     refuse_other_header,
-    refuse_twice,
 )
-from narrowcast.tables.values import carried
+from narrowcast.tables.values import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from narrowcast.tables.rules import Column
 
-    #: Takes rows as Spark sends them to its workers apart.
-    Reader = Callable[[pa.RecordBatch], Raw]
+    #: Parses a batch of rows in a worker.
+    Reader = Callable[[pa.RecordBatch], RawRows]
 
-#: The column of a loaded source with the text of a row.
+#: Column of a loaded source with the text of each row.
 LINE = "line"
 
-#: RFC 4180, and nothing left out: columns that nobody asks for are still counted.
+#: Options to read RFC 4180. Column pruning is off so that Spark counts the fields of each record.
 CSV = {
     "header": "true",
     "quote": '"',
@@ -53,29 +53,39 @@ CSV = {
     "mode": "PERMISSIVE",
     "columnPruning": "false",
     "enforceSchema": "false",
-    # Spark reads a quoted empty text as null as well, unless null is spelled in another way.
+    # Otherwise Spark reads a quoted empty text as null too.
     "nullValue": "\u0001",
 }
-#: What lets Spark read timestamps in nanoseconds, as numbers.
+#: Setting that makes Spark read timestamps in nanoseconds as integers.
 _NANOS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSource(Source):
-    """A table that was found, as Spark loads it.
+    """A table that Spark can load.
 
     Parameters
     ----------
     load
-        Gives its rows for the columns that are planned, and how workers take them apart. Columns with types
-        are `c0`, `c1`, ...
+        Returns the rows for the columns of a typed table, and a function with which workers parse them.
+        Columns that already have types are named `c0`, `c1`, ...
     """
 
     load: Callable[[Sequence[Column]], tuple[DataFrame, Reader]]
 
 
 def source_of(spark: SparkSession, given: str | Path | DataFrame, table: str) -> SparkSource:
-    """Find a table: look at its place, its format and its columns."""
+    """Find a table and determine its format and columns.
+
+    Parameters
+    ----------
+    spark
+        The Spark session.
+    given
+        A path, a URI or a DataFrame.
+    table
+        Name of the table, for error messages about a DataFrame.
+    """
     if not isinstance(given, str | Path):
         return _typed(f"the DataFrame given as {table}", "frame", given)
     place = find(spark, given)
@@ -83,13 +93,16 @@ def source_of(spark: SparkSession, given: str | Path | DataFrame, table: str) ->
         return {"parquet": _parquet, "csv": _csv, "json": _json}[place.kind](spark, str(given), place)
 
 
-def columns_of(batch: pa.RecordBatch) -> Raw:
-    """Return typed columns as they are."""
-    return Raw([carried(column) for column in batch.columns])
+def columns_of(batch: pa.RecordBatch) -> RawRows:
+    """Return the columns of a batch that already have types."""
+    return RawRows([normalize(column) for column in batch.columns])
 
 
 def _typed(where: str, kind: str, frame: DataFrame, nanos: Mapping[str, bool] | None = None) -> SparkSource:
-    """Return a table whose columns have types; some may be nanoseconds, with a zone or without."""
+    """Return a table whose columns have types.
+
+    `nanos` names the columns of nanoseconds since 1970, and whether each is in UTC.
+    """
     from pyspark.sql import functions as sf
 
     names = tuple(frame.columns)
@@ -105,7 +118,7 @@ def _typed(where: str, kind: str, frame: DataFrame, nanos: Mapping[str, bool] | 
 
 
 def _parquet(spark: SparkSession, where: str, place: Place) -> SparkSource:
-    """Return a table of Parquet files, whose types may differ a little."""
+    """Return a table of Parquet files; the types of a column may differ between files if one is wider."""
     reader = spark.read.options(**place.options)
     try:
         frame = reader.option("mergeSchema", "true").parquet(place.spot)
@@ -114,17 +127,20 @@ def _parquet(spark: SparkSession, where: str, place: Place) -> SparkSource:
             raise
         if not place.files:
             raise
-        nanos, shape = _shape(spark, where, place)
-        refuse_twice(where, shape.names, place.keys)
+        nanos, shape = _merged_columns(spark, where, place)
+        refuse_duplicate(where, shape.names, place.keys)
         return _typed(where, "parquet", reader.schema(shape).parquet(place.spot), nanos)
     if place.keys:
         inner = reader.option("mergeSchema", "true").option("recursiveFileLookup", "true")
-        refuse_twice(where, inner.parquet(place.spot).columns, place.keys)
+        refuse_duplicate(where, inner.parquet(place.spot).columns, place.keys)
     return _typed(where, "parquet", frame)
 
 
-def _shape(spark: SparkSession, where: str, place: Place) -> tuple[dict[str, bool], StructType]:
-    """Return the columns of Parquet files that Spark cannot read as one table, and which are nanoseconds."""
+def _merged_columns(spark: SparkSession, where: str, place: Place) -> tuple[dict[str, bool], StructType]:
+    """Return the merged columns of Parquet files that Spark cannot merge.
+
+    The first result names the columns in nanoseconds, and whether each is in UTC.
+    """
     import pyarrow.parquet as pq
     from pyspark.sql import types as st
 
@@ -142,25 +158,25 @@ def _shape(spark: SparkSession, where: str, place: Place) -> tuple[dict[str, boo
         st.StructField(part.name, st.LongType() if part.name in nanos else column_type(part.type))
         for part in common_columns(where, schemas)
     ]
-    with _set(spark, _NANOS, "true"):
+    with _setting(spark, _NANOS, "true"):
         return nanos, st.StructType(fields)
 
 
 def _csv(spark: SparkSession, where: str, place: Place) -> SparkSource:
-    """Return a table whose columns are text below a header."""
-    # A header is one line; looked for across lines, Spark would take the path for a pattern.
+    """Return a table of CSV files with headers."""
+    # A header is one line; with multiLine, Spark would treat the path as a pattern.
     how = {**CSV, **place.options}
     first = spark.read.options(**{**how, "header": "false", "multiLine": "false"}).csv(place.spot)
     top = first.first() or ()
-    width = sum(name.startswith("_c") for name in first.columns)  # values named by folders stand behind
+    width = sum(name.startswith("_c") for name in first.columns)  # partition columns come after these
     names = csv_records.check_header([(name or "").removeprefix("\ufeff") for name in top[:width]], where)
-    refuse_twice(where, names, place.keys)
+    refuse_duplicate(where, names, place.keys)
     frame, folders = load_records(spark.read.options(**place.options), place.spot, names)
     frame = frame.toDF(LINE, *(f"p{i}" for i in range(len(folders))))
     _refuse_other_headers(spark, where, how, place, names)
     reader = partial(records_of, width=width)
 
-    def held(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:
+    def column_types(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:
         own = [i for i in needed if i < width]
         work = partial(_codes, width=width, needed=own)
         codes = [0] * width
@@ -174,22 +190,22 @@ def _csv(spark: SparkSession, where: str, place: Place) -> SparkSource:
         return kinds + [arrow_type(part.dataType) or pa.null() for part in folders]
 
     return SparkSource(
-        where, "csv", (*names, *(part.name for part in folders)), held, lambda _: (frame, reader)
+        where, "csv", (*names, *(part.name for part in folders)), column_types, lambda _: (frame, reader)
     )
 
 
 def load_records(
     reader: DataFrameReader | DataStreamReader, spot: str, names: Sequence[str]
 ) -> tuple[DataFrame, list[StructField]]:
-    """Return the texts of records of CSV, and which columns stand behind: values that folders name.
+    """Return a table with the text of each CSV record, and its partition columns.
 
-    The text alone tells whether a quote was closed.
+    Records are parsed from their text because Spark's columns do not show whether a quote was closed.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
-    line = "_" * max(map(len, names)) + LINE  # longer than any name, so none of them
-    # Of two columns more than there are, so that Spark gives the text of each row; and bytes stay bytes.
+    line = "_" * max(map(len, names)) + LINE  # longer than any column name, so it collides with none
+    # With two columns more than the header has, Spark returns the text of each row. Latin-1 preserves bytes.
     fields = [*(f"{line}{i}" for i in range(len(names) + 2)), line]
     text = st.StructType([st.StructField(name, st.StringType()) for name in fields])
     plain = {**CSV, "enforceSchema": "true", "encoding": "ISO-8859-1", "columnNameOfCorruptRecord": line}
@@ -202,7 +218,7 @@ def load_records(
 def _refuse_other_headers(
     spark: SparkSession, where: str, how: dict[str, str], place: Place, names: list[str]
 ) -> None:
-    """Refuse files whose columns are not those of the first one."""
+    """Refuse files whose header differs from that of the first file."""
     from pyspark.sql import types as st
 
     for file in place.files:
@@ -210,30 +226,30 @@ def _refuse_other_headers(
             refuse_other_header(where, file, csv_records.open_header(opened), names)
     text = st.StructType([st.StructField(name, st.StringType()) for name in names])
     frame = spark.read.options(**how).schema(text).csv(place.spot)
-    if not place.files and len(frame.inputFiles()) > 1:  # Spark looks at headers when it reads
+    if not place.files and len(frame.inputFiles()) > 1:  # Spark compares headers when it reads
         with reading(where, "csv", names):
             frame.count()
 
 
-def records_of(batch: pa.RecordBatch, width: int) -> Raw:
-    """Return rows of CSV out of their texts."""
+def records_of(batch: pa.RecordBatch, width: int) -> RawRows:
+    """Parse CSV rows from their texts; the other columns of the batch are partition columns."""
     raw = csv_records.read_records(batch.column(0), width)
-    return Raw([*raw.columns, *map(carried, batch.columns[1:])], raw.broken, raw.line)
+    return RawRows([*raw.columns, *map(normalize, batch.columns[1:])], raw.broken, raw.line)
 
 
 def _codes(batches: Iterator[pa.RecordBatch], *, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
-    """Return what the texts of each column may be."""
+    """Return the kinds of values in each column of a task's rows, as bits (see `tables.inference`)."""
     codes = [0] * width
     for batch in batches:
         raw = records_of(batch, width)
         for i in needed:
             texts = raw.columns[i] if raw.broken is None else raw.columns[i].filter(raw.broken.is_null())
-            codes[i] = inference.seen(codes[i], texts)
+            codes[i] = inference.add_codes(codes[i], texts)
     yield pa.RecordBatch.from_arrays([pa.array([codes], pa.list_(pa.int32()))], ["codes"])
 
 
 def _json(spark: SparkSession, where: str, place: Place) -> SparkSource:
-    """Return a table whose rows are objects, one a line."""
+    """Return a table of JSON files with one object per line."""
     from pyspark.sql import functions as sf
 
     text = spark.read.options(**place.options).text(place.spot)
@@ -246,7 +262,7 @@ def _json(spark: SparkSession, where: str, place: Place) -> SparkSource:
         for row in frame.select(LINE).mapInArrow(_kinds, "kind binary").collect()
     ]
     fields = found_fields(where, kinds)
-    refuse_twice(where, [part.name for part in fields], [part.name for part in folders])
+    refuse_duplicate(where, [part.name for part in fields], [part.name for part in folders])
     types = [*(part.type for part in fields), *(arrow_type(part.dataType) or pa.null() for part in folders)]
     names = [part.name for part in fields]
 
@@ -258,23 +274,25 @@ def _json(spark: SparkSession, where: str, place: Place) -> SparkSource:
 
 
 def _kinds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the type of all objects in a task, if there are any lines."""
-    found = json_lines.merged(json_lines.types_of(batch.column(0)) for batch in batches if batch.num_rows)
+    """Yield the common type of a task's objects, serialized, if the task has any lines."""
+    found = json_lines.merge_all(json_lines.types_of(batch.column(0)) for batch in batches if batch.num_rows)
     if found is not None:
         kind = pa.schema([("kind", found)]).serialize().to_pybytes()
         yield pa.RecordBatch.from_arrays([pa.array([kind], pa.binary())], ["kind"])
 
 
-def _objects_of(batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]], inner: int) -> Raw:
-    """Return objects out of lines; values that folders name stand behind the fields that were found."""
+def _objects_of(
+    batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]], inner: int
+) -> RawRows:
+    """Parse objects from lines; partition columns come after the first `inner` fields."""
     raw = json_lines.read_lines(batch.column(0), fields)
-    folders = map(carried, batch.columns[1:])
-    return Raw([*raw.columns[:inner], *folders, *raw.columns[inner:]], raw.broken, raw.line)
+    folders = map(normalize, batch.columns[1:])
+    return RawRows([*raw.columns[:inner], *folders, *raw.columns[inner:]], raw.broken, raw.line)
 
 
 @contextmanager
-def _set(spark: SparkSession, key: str, value: str) -> Iterator[None]:
-    """Have a setting of Spark's for the length of a block."""
+def _setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    """Change a Spark setting for the duration of a block."""
     before = spark.conf.get(key, None)
     spark.conf.set(key, value)
     try:

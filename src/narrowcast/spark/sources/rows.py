@@ -1,4 +1,4 @@
-"""Rows by what is in them, wherever they are: one for each key, and a fingerprint of all."""
+"""Duplicate keys and fingerprints of Spark tables, by the content of their rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from narrowcast.spark.sources.columns import is_nested
 from narrowcast.tables.rules import REASON, ROW
-from narrowcast.tables.values import carried
+from narrowcast.tables.values import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from narrowcast.tables.rules import Rules
 
-#: Repeated keys up to this many are sent to every worker, so that no whole row is shuffled for them.
+#: Maximum number of duplicate keys that are broadcast to all workers, which avoids a shuffle of whole rows.
 FEW = 10_000
 
-#: How rows are written as JSON: nothing left out, and times to the microsecond.
+#: Spark's options to write rows as JSON with nulls and with times in microseconds.
 JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -30,10 +30,10 @@ JSON = {
 }
 
 
-def one_each(good: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame | None]:
-    """Return one row for each key, and the others with the reason, None when there are none.
+def drop_duplicates(good: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame | None]:
+    """Return one row per key, and the other rows with the reason to reject them (None without duplicates).
 
-    Keys alone are counted first; only rows of repeated ones are compared, by what is in them.
+    Only the keys are counted first; then only rows with duplicate keys are compared by their content.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
@@ -60,25 +60,25 @@ def one_each(good: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame | None
 
 
 def _compared(batches: Iterator[pa.RecordBatch], *, rules: Rules) -> Iterator[pa.RecordBatch]:
-    """Return rows with their typed values as JSON, and the reason against each if another one stays."""
+    """Yield rows with their typed values as JSON and the reason to reject each as a duplicate."""
     for batch in batches:
-        values = [carried(column) for column in batch.columns[:-1]]
-        content, reasons = rules.repeated(values)
+        values = [normalize(column) for column in batch.columns[:-1]]
+        content, reasons = rules.duplicates(values)
         texts = [pa.array(each, pa.string()) for each in (content, reasons)]
         names = [*batch.schema.names, "content", REASON]
         yield pa.RecordBatch.from_arrays([*values, batch.column(len(values)), *texts], names)
 
 
 def fingerprint(frame: DataFrame) -> str:
-    """Return a text that is the same for the same columns and rows, in whatever order and partitions."""
-    return fingerprinted(frame)[0]
+    """Return a hash of a table's columns and rows that does not depend on their order or partitions."""
+    return fingerprint_and_count(frame)[0]
 
 
-def fingerprinted(frame: DataFrame) -> tuple[str, int]:
-    """Return the fingerprint of a table, and how many rows it has.
+def fingerprint_and_count(frame: DataFrame) -> tuple[str, int]:
+    """Return the fingerprint of a table and its number of rows, in one Spark job.
 
-    One job. It is made of the names and types, the number of rows and sums of two hashes of each, so files
-    and times of writing have no part in it.
+    The fingerprint is a hash of the column names and types, the number of rows and the sums of two hashes of
+    each row. It does not depend on files or on the time of writing.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
@@ -90,8 +90,8 @@ def fingerprinted(frame: DataFrame) -> tuple[str, int]:
         if is_nested(part.dataType) or isinstance(part.dataType, st.VariantType):
             value = sf.to_json(
                 sf.struct(value), JSON
-            )  # a hash knows no maps, and passes over nulls in arrays
-        parts += [value.isNull(), value]  # a hash passes over nulls: they would be equal in any column
+            )  # Spark's hash does not support maps and skips nulls in arrays
+        parts += [value.isNull(), value]  # the hash skips nulls, so add in which column each is
     hashes = [sf.xxhash64(sf.lit(salt), *parts).cast("decimal(20,0)") for salt in (1, 2)]
     counts = plain.agg(sf.count(sf.lit(1)), *(sf.sum(h) for h in hashes)).collect()[0]
     columns = [(part.name, part.dataType.simpleString()) for part in frame.schema.fields]

@@ -1,4 +1,4 @@
-"""Raw tables to typed ones on Spark, and the rows that cannot be used."""
+"""Ingestion of tables on Spark: typed rows, and rejected rows with reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from narrowcast.spark.session import use
 from narrowcast.spark.sources.columns import arrow_type, column_type, schema_of, spark_type
 from narrowcast.spark.sources.formats import columns_of, source_of
 from narrowcast.spark.sources.places import reading
-from narrowcast.spark.sources.rows import fingerprint, one_each
+from narrowcast.spark.sources.rows import drop_duplicates, fingerprint
 from narrowcast.tables.rules import REASON, ROW, Rules, rules_of, shape_of
 from narrowcast.tables.shapes import ACTIONS, TABLES
 
@@ -32,7 +32,7 @@ __all__ = ["TABLES", "Ingested", "fingerprint", "ingest", "schema_of", "spark_ty
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A table's good rows with their types, and the bad ones: `table`, `reason` and the `row` as text."""
+    """A table's valid rows with types, and its rejected rows: `table`, `reason` and the `row` as text."""
 
     rows: DataFrame
     rejected: DataFrame
@@ -41,37 +41,40 @@ class Ingested:
 def ingest(
     spark: SparkSession, table: str, source: str | Path | DataFrame, *, schema: Schema | None = None
 ) -> Ingested:
-    """Read a table and set aside the rows that cannot be used.
+    """Read a table, convert its values to types and separate the invalid rows.
 
-    The format is named by the ending of the path, or of the files in the folder. Names of the table's own
-    columns ignore case and come out in lower case; all other columns are kept as they are.
+    The ending of the path, or of the files in the folder, determines the format. Names of the columns that
+    the table defines ignore case and are returned in lower case; all other columns are unchanged.
 
     CSV has a header and follows RFC 4180; an empty field is null. Without `schema` a column gets the
-    narrowest type that holds all of its values: boolean, int, bigint, decimal(38,0), double, date, timestamp
-    or string; labels are integers only when none has a leading zero or a plus sign. JSON has one object a
-    line; numbers and booleans have their own types, nested objects are structs, and texts stay texts, except
-    that the `time` of events is a timestamp. A column that mixes types is text. With `schema` values of any
-    format are cast to its types, and a row with a value that does not fit is set aside.
+    narrowest type that represents all of its values: boolean, int, bigint, decimal(38,0), double, date,
+    timestamp or string; labels are integers only if none has a leading zero or a plus sign. JSON has one
+    object per line; numbers and booleans have their own types, nested objects are structs, and strings remain
+    strings, except that the `time` of events is a timestamp. A column that mixes types is text. With
+    `schema`, values of any format are cast to its types, and a row with a value that does not fit is
+    rejected.
 
-    Where several rows have one id, or one flow and time in `rates`, the first of them in the order of their
-    JSON stays, wherever it was read from. Looking for them runs a job; all else runs when it is asked for.
+    Of several rows with the same id, or with the same flow and time in `rates`, the one whose JSON sorts
+    first is kept, in whatever order they are read. The search for duplicates runs a Spark job; everything
+    else is lazy.
 
     Parameters
     ----------
     spark
-        A session in UTC.
+        A Spark session; its time zone must be UTC.
     table
-        One of `TABLES`.
+        Name of the table, one of `TABLES`.
     source
-        A file, a folder, a URI that Spark reads, or a table of Spark's. A path that exists is read as that
-        very path, whatever letters it has; any other is left to Spark, which also knows patterns.
+        A file, a folder, a URI that Spark reads, or a DataFrame. A path that exists is read literally; other
+        paths are passed to Spark, which also supports patterns.
     schema
-        The types of the attributes of events. One that JSON never names is null; elsewhere it is missing.
+        Types of the event attributes. An attribute that does not occur in the table is null in JSON, and an
+        error in other formats.
 
     Raises
     ------
     TableError
-        When the table cannot be found or read, or lacks a column.
+        If the table does not exist, cannot be read or lacks a column.
 
     Examples
     --------
@@ -89,35 +92,38 @@ def ingest(
     found = source_of(spark, source, table)
     rules = rules_of(table, found, schema)
     frame, reader = found.load(rules.columns)
-    good, bad = _natively(frame, rules) or _in_workers(frame, reader, rules)
+    good, bad = _check_in_jvm(frame, rules) or _check_in_workers(frame, reader, rules)
     rejected = [bad]
     if rules.keys:
         with reading(found.where, found.kind):
-            good, again = one_each(good, rules)
-        rejected += [] if again is None else [again]
-    aside = [part.select(sf.lit(table).alias("table"), REASON, ROW) for part in rejected]
+            good, duplicates = drop_duplicates(good, rules)
+        rejected += [] if duplicates is None else [duplicates]
+    bad_rows = [part.select(sf.lit(table).alias("table"), REASON, ROW) for part in rejected]
     out = [sf.col(f"v{i}").alias(column.name) for i, column in enumerate(rules.columns)]
-    return Ingested(good.select(*out), aside[0] if len(aside) == 1 else aside[0].unionAll(aside[1]))
+    return Ingested(
+        good.select(*out), bad_rows[0] if len(bad_rows) == 1 else bad_rows[0].unionAll(bad_rows[1])
+    )
 
 
-def _natively(frame: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame] | None:
-    """Return good rows as Spark itself finds them, and the others checked; None where values need the rules.
+def _check_in_jvm(frame: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame] | None:
+    """Select valid rows with Spark expressions and check only the other rows in Python workers.
 
-    Columns that have their types already never leave the JVM in rows that are certainly good.
+    This keeps rows that are certainly valid in the JVM. Returns valid and rejected rows, or None if a column
+    needs a conversion that only the rules can do.
     """
     from pyspark.sql import functions as sf
 
     if rules.source_kind not in ("frame", "parquet"):
         return None
-    held = {part.name: part.dataType for part in frame.schema.fields}
+    types = {part.name: part.dataType for part in frame.schema.fields}
     values: dict[str, Column] = {}
     for i, column in enumerate(rules.columns):
-        kind = arrow_type(held[f"c{i}"])
-        same = kind is None or kind.equals(column.wanted) or column.wanted.equals(column.held)
+        kind = arrow_type(types[f"c{i}"])
+        same = kind is None or kind.equals(column.target) or column.target.equals(column.source_type)
         if not same and not _is_widened(column):
             return None
         value = sf.col(f"c{i}")
-        values[column.name] = value if same else value.cast(column_type(column.wanted))
+        values[column.name] = value if same else value.cast(column_type(column.target))
     fine = sf.coalesce(_certainly_good(values, rules), sf.lit(False))
     typed = frame.select(
         *(value.alias(f"v{i}") for i, value in enumerate(values.values())), fine.alias("fine")
@@ -127,16 +133,16 @@ def _natively(frame: DataFrame, rules: Rules) -> tuple[DataFrame, DataFrame] | N
 
 
 def _is_widened(column: Planned) -> bool:
-    """Return whether Spark's own cast of a column loses nothing and fails for no value."""
+    """Return whether Spark's cast of a column is lossless and succeeds for all values."""
     t = pa.types
-    held, wanted = column.held, column.wanted
-    if t.is_signed_integer(held) and t.is_signed_integer(wanted):
-        return bool(held.bit_width <= wanted.bit_width)
-    return bool(t.is_float64(wanted) and (t.is_signed_integer(held) or t.is_float32(held)))
+    source_type, target = column.source_type, column.target
+    if t.is_signed_integer(source_type) and t.is_signed_integer(target):
+        return bool(source_type.bit_width <= target.bit_width)
+    return bool(t.is_float64(target) and (t.is_signed_integer(source_type) or t.is_float32(source_type)))
 
 
 def _certainly_good(values: dict[str, Column], rules: Rules) -> Column:
-    """Return a condition that holds for no row against which there is a reason."""
+    """Return a condition that is true only for rows that the rules accept."""
     from pyspark.sql import functions as sf
 
     fine = sf.lit(True)
@@ -149,23 +155,23 @@ def _certainly_good(values: dict[str, Column], rules: Rules) -> Column:
             fine &= values[column.name].isin(*ACTIONS)
     if rules.table == "topology":
         fine &= values["a"] != values["b"]
-    there = [values[name].isNotNull().cast("int") for name in rules.shape.either if name in values]
-    return fine & (sum(there, sf.lit(0)) == 1) if there else fine
+    given = [values[name].isNotNull().cast("int") for name in rules.shape.either if name in values]
+    return fine & (sum(given, sf.lit(0)) == 1) if given else fine
 
 
-def _in_workers(frame: DataFrame, reader: Reader, rules: Rules) -> tuple[DataFrame, DataFrame]:
-    """Return good rows and the others, all of them checked by the rules."""
+def _check_in_workers(frame: DataFrame, reader: Reader, rules: Rules) -> tuple[DataFrame, DataFrame]:
+    """Return valid and rejected rows, all checked in Python workers."""
     checked = _check(frame, reader, rules)
     return checked.where(f"{REASON} IS NULL"), checked.where(f"{REASON} IS NOT NULL")
 
 
 def _check(frame: DataFrame, reader: Reader, rules: Rules) -> DataFrame:
-    """Return rows checked by the rules, in workers."""
+    """Check rows by the rules in Python workers."""
     return frame.mapInArrow(partial(_checked, reader=reader, rules=rules), checked_type(rules))
 
 
 def checked_type(rules: Rules) -> StructType:
-    """Return the columns of rows that were checked."""
+    """Return the Spark columns of checked rows."""
     from pyspark.sql import types as st
 
     fields = [st.StructField(part.name, column_type(part.type)) for part in rules.checked_schema]

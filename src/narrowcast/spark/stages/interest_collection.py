@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LIMIT = 50_000_000
 
 
-@renamed_parameters(everybody="all_subscribers")
+@renamed_parameters(everybody="all_subscribers")  # words: allow
 def to_interest(frames: InterestFrames, *, limit: int = LIMIT, all_subscribers: bool = False) -> Interest:
     """Collect an interest on the driver.
 

@@ -10,7 +10,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.planning.cells.grids import adaptive_grid
 from narrowcast.spark.progress import watched
-from narrowcast.spark.sources.rows import fingerprint, fingerprinted
+from narrowcast.spark.sources.rows import fingerprint, fingerprint_and_count
 from narrowcast.spark.sources.tables import ingest
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.bounding_boxes import boxes_of
@@ -256,7 +256,7 @@ def _from_topics(spark: SparkSession, inputs: PlanInputs, progress: Progress) ->
             frames = from_topics(rows["interests"], rows.get("rates"))
         prints, counts = {}, {}
         for name, each in rows.items():
-            prints[name], counts[name] = fingerprinted(each)
+            prints[name], counts[name] = fingerprint_and_count(each)
         if "changes" in counts:
             facts |= {"changes": counts["changes"]}
     return LoadedInterest(_persisted(frames), facts, prints, rejected=bad)

@@ -16,7 +16,7 @@ from narrowcast.spark.checkpoint import Checkpoints, StageRecord, key_of
 from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
-from narrowcast.spark.sources.rows import fingerprint, fingerprinted
+from narrowcast.spark.sources.rows import fingerprint, fingerprint_and_count
 from narrowcast.spark.sources.tables import ingest, schema_of
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.bounding_boxes import boxes_of
@@ -256,7 +256,7 @@ class PipelineRun:
             facts: dict[str, Any] = {"fingerprints": dict(prints)}
             for name, found in ingested.items():
                 written = self._write(found.rows, folder, name)
-                facts["fingerprints"][name], facts[name] = fingerprinted(written)
+                facts["fingerprints"][name], facts[name] = fingerprint_and_count(written)
             bad = ingested["subscriptions"].rejected.unionByName(ingested["events"].rejected)
             reasons_of(self._write(bad, folder, "unreadable"), strict=job.strict)
             return facts

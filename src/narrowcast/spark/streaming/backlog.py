@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from narrowcast.spark.streaming.incoming import Incoming
+    from narrowcast.spark.streaming.event_source import EventSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Backlog:
     ----------
     spark
         The session of the stream.
-    incoming
-        The source.
+    source
+        The source of events.
     checkpoint
         Folder of Spark's checkpoint of the query.
     """
 
-    def __init__(self, spark: SparkSession, incoming: Incoming, checkpoint: str) -> None:
-        self.spark, self.incoming = spark, incoming
+    def __init__(self, spark: SparkSession, source: EventSource, checkpoint: str) -> None:
+        self.spark, self.source = spark, source
         self._log = f"{checkpoint.rstrip('/')}/sources/0"
         self._logged: set[str] = set()
         self._done: set[str] = set()
@@ -60,13 +60,13 @@ class Backlog:
         """Return how far the stream was behind after the micro-batch of a progress report."""
         rate = progress.inputRowsPerSecond
         arriving = rate if rate is not None and math.isfinite(rate) else None
-        if self.incoming.folder is not None:
-            return Lag(self._files(self.incoming.folder), "files", 0, arriving)
-        if self.incoming.jetstream:
+        if self.source.folder is not None:
+            return Lag(self._files(self.source.folder), "files", 0, arriving)
+        if self.source.jetstream:
             from narrowcast.spark.connectors.jetstream import lag_of, missing_of
 
             return Lag(lag_of(progress), "messages", missing_of(progress), arriving)
-        return Lag(_waiting_messages(progress) if self.incoming.told else None, "messages", 0, arriving)
+        return Lag(_waiting_messages(progress) if self.source.countable else None, "messages", 0, arriving)
 
     def _files(self, folder: str) -> int:
         """Return the number of files in the folder that Spark has not read.
@@ -79,7 +79,7 @@ class Backlog:
             lines = (read_bytes(self.spark, name) or b"").decode().splitlines()[1:]
             self._done.update(_path(json.loads(line)["path"]) for line in lines)
             self._logged.add(name)
-        suffixes = self.incoming.ends
+        suffixes = self.source.endings
         return sum(1 for name in files if name.lower().endswith(suffixes) and _path(name) not in self._done)
 
 

@@ -16,7 +16,7 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.routing import RouteMethod
 from narrowcast.spark.stages.match_worker import MatchSteps
-from narrowcast.spark.streaming.incoming import REASON
+from narrowcast.spark.streaming.event_source import REASON
 from narrowcast.spark.streaming.index_change import IndexChange
 
 if TYPE_CHECKING:

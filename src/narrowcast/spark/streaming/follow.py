@@ -22,9 +22,9 @@ from narrowcast.planning.topics.tamara import Tamara
 from narrowcast.spark.session import use
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, fetched, place_of
-from narrowcast.spark.streaming.changelog import pieces
+from narrowcast.spark.streaming.changelog import read_changes
+from narrowcast.spark.streaming.event_source import FILES
 from narrowcast.spark.streaming.follow_state import FollowState
-from narrowcast.spark.streaming.incoming import FILES
 from narrowcast.spark.streaming.initial_plan import InitialPlan
 from narrowcast.spark.streaming.online_session import OnlineSession
 from narrowcast.spark.streaming.stream import StoppedError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.labels import Labels
     from narrowcast.planning.base import OnlinePlanner, PlanDelta
-    from narrowcast.spark.streaming.changelog import Piece
+    from narrowcast.spark.streaming.changelog import ChangeBatch
     from narrowcast.spark.streaming.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Follow:
     spark
         The session of the job.
     changes
-        Folder for files with `time`, `subscriber`, `flow` and `action`: see `pieces`.
+        Folder for files with `time`, `subscriber`, `flow` and `action`: see `changelog.read_changes`.
     plan
         Folder of the plan on this machine. If it exists, the job starts from this plan.
     planner
@@ -341,7 +341,7 @@ class Follow:
                 )
             )
 
-    def _pieces(self, paths: Iterable[str]) -> Iterator[Piece]:
+    def _pieces(self, paths: Iterable[str]) -> Iterator[ChangeBatch]:
         """Yield the changes in files, in the given order of files."""
         interest = self._state.interest
         kinds = {
@@ -354,7 +354,7 @@ class Follow:
                 with fetched(self.spark, path) as copy:
                     yield path, copy
 
-        return pieces(local(), kinds, size=self.rows)
+        return read_changes(local(), kinds, size=self.rows)
 
     def _tally(self, paths: Sequence[str], flows: Labels) -> Tally:
         """Count the events in files."""

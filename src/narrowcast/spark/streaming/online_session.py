@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.planning.base import OnlinePlanner, PlanDelta
-    from narrowcast.spark.streaming.changelog import Piece
+    from narrowcast.spark.streaming.changelog import ChangeBatch
     from narrowcast.spark.streaming.tally import Tally
 
 
@@ -97,7 +97,7 @@ class OnlineSession:
     def apply(
         self,
         before: FollowState,
-        pieces: Iterable[Piece],
+        pieces: Iterable[ChangeBatch],
         number: int,
         count: Callable[[Labels], Tally] | None = None,
     ) -> OnlineStep:
@@ -164,7 +164,9 @@ class OnlineSession:
             rates_changed=not np.array_equal(rate, interest.rate),
         )
 
-    def _resume(self, interest: Interest, plan: ChannelPlan, piece: Piece) -> tuple[Interest, OnlinePlanner]:
+    def _resume(
+        self, interest: Interest, plan: ChannelPlan, piece: ChangeBatch
+    ) -> tuple[Interest, OnlinePlanner]:
         """Return the interest and the fitted planner; empty labels get the types of the piece."""
         kinds = {name: piece.rows.schema.field(name).type for name in ("subscriber", "flow")}
         labels = {"subscriber": interest.subscribers, "flow": interest.flows}

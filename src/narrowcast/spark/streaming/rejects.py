@@ -10,7 +10,7 @@ import pyarrow as pa
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.spark.sources.rows import JSON
 from narrowcast.spark.storage import exists, write_table
-from narrowcast.spark.streaming.incoming import REASON, ROW
+from narrowcast.spark.streaming.event_source import REASON, ROW
 from narrowcast.spark.streaming.sinks import PAYLOAD, folder_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, place_of
 from narrowcast.spark.streaming.backlog import Backlog
 from narrowcast.spark.streaming.delivery_worker import DeliveryWorker
-from narrowcast.spark.streaming.incoming import BODY, REASON, ROW, open_source
+from narrowcast.spark.streaming.event_source import BODY, REASON, ROW, open_source
 from narrowcast.spark.streaming.interest_state import InterestState
 from narrowcast.spark.streaming.micro_batch import MicroBatch
 from narrowcast.spark.streaming.rejects import RejectTables
@@ -115,7 +115,7 @@ class Stream:
     limit: int | None = None
     kind: str | None = None
     on_batch: Callable[[MicroBatch], None] | None = None
-    _incoming: Any = field(init=False, repr=False)
+    _source: Any = field(init=False, repr=False)
     _sink: Sink = field(init=False, repr=False)
     _rejects: RejectTables = field(init=False, repr=False)
     _record: StreamRecord = field(init=False, repr=False)
@@ -162,7 +162,7 @@ class Stream:
             "changes": None if self.changes is None else without_credentials(self.changes),
         }
         self._record = StreamRecord.open(self.spark, folder, job)
-        self._incoming = open_source(
+        self._source = open_source(
             self.spark,
             self.source,
             self.schema,
@@ -170,8 +170,8 @@ class Stream:
             kind=self.kind or self._record.content.kind,
             before=self._record.schema(),
         )
-        schema = self._incoming.schema
-        self._record.check(schema, self._incoming.kind)
+        schema = self._source.schema
+        self._record.check(schema, self._source.kind)
         routes = self._current_plan()
         if self.changes is not None and not exists(self.spark, self.changes):
             limit = "an existing folder"
@@ -216,7 +216,7 @@ class Stream:
         """
         if self._query is None:
             return
-        backlog, last = Backlog(self.spark, self._incoming, self._query_checkpoint), -1
+        backlog, last = Backlog(self.spark, self._source, self._query_checkpoint), -1
         with plainly("continue the stream"):
             # In steps, because a wait without timeout cannot be interrupted.
             ended = False
@@ -257,7 +257,7 @@ class Stream:
         """
         from pyspark.sql import functions as sf
 
-        rows = self._incoming.rows
+        rows = self._source.rows
         names = [name for name in rows.columns if name not in (REASON, ROW, BODY)]
         columns = [sf.col(f"`{name.replace('`', '``')}`") for name in names]
         if self._sink.payload:
@@ -265,7 +265,7 @@ class Stream:
             event = sf.col(BODY) if BODY in rows.columns else sf.to_json(sf.struct(*named), JSON)
             names, columns = [*names, PAYLOAD], [*columns, event]
         numbered = (value.alias(f"c{i}") for i, value in enumerate(columns))
-        flags = [REASON, ROW] if self._incoming.judged else []
+        flags = [REASON, ROW] if self._source.has_reasons else []
         return rows.select(*numbered, *flags), tuple(names)
 
     def _batch(self, frame: DataFrame, number: int) -> None:
@@ -294,7 +294,7 @@ class Stream:
             if self._state is not None and "time" in self._names:
                 passed.append(("time", "timestamp"))
             work = DeliveryWorker(
-                self._incoming.schema,
+                self._source.schema,
                 snapshot,
                 self._names,
                 self._counter.parts,
@@ -306,7 +306,7 @@ class Stream:
             )
             self._counter.reset()
             # Dropping columns is one call to Java; selecting them would be one call per column.
-            unused = [*work.unused_columns, *([ROW] if self._incoming.judged else [])]
+            unused = [*work.unused_columns, *([ROW] if self._source.has_reasons else [])]
             needed = frame.drop(*unused) if unused else frame
             deliveries = needed.mapInArrow(work, self._shape(work.output_columns))
             if self._sink.payload:
@@ -355,7 +355,7 @@ class Stream:
                     limit="an attribute",
                 )
             flows = FlowAssignment(column=self.flow)
-            flows.check(self._incoming.schema)
+            flows.check(self._source.schema)
         assert self.state is not None
         found = InterestState(
             self.spark,
@@ -363,7 +363,7 @@ class Stream:
             space="topics" if flows.grid is None else "cells",
             grid=None if flows.grid is None else flows.grid.keys(),
             half_life=self.half_life,
-            schema=self._incoming.schema,
+            schema=self._source.schema,
             executor=self._executor,
             owner=self._record.content.id,
         )
@@ -386,5 +386,5 @@ class Stream:
 
     def _broadcast_plan(self) -> Broadcast[PlanRoutes]:
         assert self.plan is not None
-        found = read_routes(self.plan, self._incoming.schema, self.flow)
+        found = read_routes(self.plan, self._source.schema, self.flow)
         return self.spark.sparkContext.broadcast(found)

@@ -1,7 +1,7 @@
-"""Events in files that arrive, counted by flow on Spark: as many as there were, and as much as they weigh.
+"""Tally: counting of the events of each flow in files on Spark, as a number and as an exponential average.
 
-An event weighs half with each half-life that has passed since. The sum of weights says how often a flow
-sends, and it is the same whether events came in one micro-batch or in many, and in whatever order.
+The weight of an event halves with each half-life since its time. The sum of weights estimates the rate of a
+flow. It does not depend on the order of events or on how they are divided into micro-batches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.streaming.entries import Shape, last_of, opened, read_entries, to_come
 from narrowcast.spark.streaming.subscription_update import REJECTED
+from narrowcast.spark.streaming.timed_rows import (
+    RowShape,
+    future_reasons,
+    latest_allowed,
+    read_timed_rows,
+    rejecting_unreadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,19 +38,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from narrowcast.model.labels import Labels
-    from narrowcast.spark.streaming.entries import Entries
+    from narrowcast.spark.streaming.timed_rows import TimedRows
 
     Doubles = NDArray[np.float64]
 
-#: Rows of a file that are taken apart at once.
+#: Maximum rows of a batch.
 ROWS = 1 << 17
-#: Bad rows of a file that are kept as they are; of more only the number is.
+#: Maximum rejected rows of a file that are stored; further ones are only counted.
 KEPT = 1000
-#: What would be a pattern to Spark.
+#: Characters that Spark interprets as a pattern.
 _PATTERN = re.compile(r"[][{}*?\\]")
-#: A time that is as good as none, in half-lives.
+#: Duration in half-lives that replaces a duration of zero.
 _INSTANT = 1e-12
-#: What a task says: sums of each flow, or a row that was set aside.
+#: Columns of a task's result: sums of a flow, or a rejected row.
 _PARTS = (
     "part int, place int, flow int, weight double, first double, events double, low bigint, high bigint, "
     "reason string, row string"
@@ -61,14 +67,14 @@ _ARROW = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time, in microseconds from 1970; its beginning is no part of it.
+    """A time span in microseconds since 1970, without its first instant.
 
     Parameters
     ----------
     began
-        The first event of all.
+        Time of the first event.
     until
-        The last one.
+        Time of the last event.
     """
 
     began: int
@@ -77,18 +83,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the events of a micro-batch came to.
+    """Counts of the events of a micro-batch.
 
     Parameters
     ----------
     weight
-        For each of the flows that are known, what its events weigh at the end of the span.
+        For each known flow, the weight of its events at the end of the span.
     span
-        The time in which events have been counted by now; None where there was none yet.
+        Time span of all events counted so far; None before the first event.
     events, unknown
-        How many events there were, and how many of them of flows that nobody knows.
+        Number of events, and the number of them that belong to unknown flows.
     rejected, bad
-        Rows that cannot be used, and how many there are: of many in a file, the last row says how many more.
+        Rejected rows, and their number. If a file has many, its last row gives the number of further ones.
     """
 
     weight: Doubles
@@ -99,24 +105,25 @@ class Tally:
     bad: int
 
     def counts(self, flows: Labels, before: Span | None, half_life: float) -> tuple[pa.Table, float] | None:
-        """Return what to tell a planner: a table of `flow` and `events`, and in how many seconds they came.
+        """Return the input of a planner: a table of `flow` and `events`, and the seconds that they cover.
 
-        A planner takes events to be spread evenly over these; so it is told the number that would then weigh
-        as much. Events that come late may have no time of their own: they get next to none.
+        A planner assumes that events are spread evenly over these seconds. The number of events is therefore
+        the number of evenly spread events with the same weight. If all events are late, so that the span does
+        not grow, the duration is a tiny positive number.
 
         Parameters
         ----------
         flows
-            Those that are known.
+            The known flows.
         before
-            The span before this micro-batch.
+            The span before this micro-batch; None before the first one.
         half_life
-            Seconds in which an event comes to weigh half.
+            Seconds in which the weight of an event halves.
 
         Returns
         -------
         tuple of Table and float
-            None where there is nothing to tell.
+            None if the micro-batch adds neither time nor weight.
         """
         if self.span is None or not len(flows):
             return None
@@ -139,29 +146,29 @@ def tally(
 ) -> Tally:
     """Count the events in files.
 
-    A row is an event, or as many as its column `events` says, if there is one. Each counts by its own `time`,
-    in whatever order they come, and one that comes twice counts twice. The first time of all is where
-    counting begins: events of then, and older ones that come later, weigh nothing.
+    A row is one event, or the number in its optional column `events`. An event's weight depends only on its
+    own `time`; a duplicate counts twice. Counting begins at the earliest time of the first micro-batch:
+    events at that time, and earlier events in later files, have no weight.
 
     Parameters
     ----------
     spark
-        Where they are counted.
+        The Spark session.
     paths
-        Parquet, CSV or JSON lines, as their endings say.
+        Parquet, CSV or JSON-lines files; their endings give the format.
     flows
-        Those that are known.
+        The known flows.
     before
-        The time in which events have been counted so far.
+        Time span of the events counted so far; None before the first ones.
     half_life
-        Seconds in which an event comes to weigh half.
+        Seconds in which the weight of an event halves.
     flow
-        The column that names an event's flow.
+        Name of the column with the flow of an event (default: `flow`).
 
     Raises
     ------
     TableError
-        When a file is gone or cannot be opened.
+        If a file does not exist or cannot be opened.
 
     Examples
     --------
@@ -184,7 +191,7 @@ def tally(
         known=flows.cast(pa.string()),
         half=half,
         began=None if before is None else before.began,
-        last=last_of(),
+        last=latest_allowed(),
     )
     with plainly("count the events"):
         parts = _files(spark, paths).mapInArrow(work, _PARTS).persist()
@@ -209,29 +216,29 @@ def tally(
     )
 
 
-def shape_of(flow: str) -> Shape:
-    """Return what rows of events have, of which a column names the flow.
+def shape_of(flow: str) -> RowShape:
+    """Return the columns of timed events, given the name of the column with the flow.
 
     Examples
     --------
     >>> shape_of("time")
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: --flow is 'time', which is a column of its own; name another
+    narrowcast.errors.ParameterError: flow='time': must be a column other than 'time' and 'events'
     """
     if flow.lower() in ("time", "events"):
-        raise ParameterError(f"--flow is {flow!r}, which is a column of its own; name another")
-    return Shape("events", ("flow",), amounts=("events",), called={"flow": flow})
+        raise ParameterError(parameter="flow", value=flow, limit="a column other than 'time' and 'events'")
+    return RowShape("events", ("flow",), amounts=("events",), aliases={"flow": flow})
 
 
 def _files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return files for tasks: their paths, and what is in those that tasks cannot open themselves."""
-    here = [path for path in paths if path.startswith("/")]
-    far = [path for path in paths if not path.startswith("/")]
-    table = pa.table({"path": pa.array(here, pa.string()), "content": pa.nulls(len(here), pa.binary())})
+    """Return a table of files with their paths, and the content of files that tasks cannot open."""
+    local = [path for path in paths if path.startswith("/")]
+    remote = [path for path in paths if not path.startswith("/")]
+    table = pa.table({"path": pa.array(local, pa.string()), "content": pa.nulls(len(local), pa.binary())})
     found = spark.createDataFrame(table)
-    # Of several that look like patterns Spark would read each as often as there are such.
-    odd = [path for path in far if _PATTERN.search(path)]
-    plain = [path for path in far if not _PATTERN.search(path)]
+    # Load names with pattern characters one by one: of several, Spark would read each several times.
+    odd = [path for path in remote if _PATTERN.search(path)]
+    plain = [path for path in remote if not _PATTERN.search(path)]
     reader = spark.read.format("binaryFile").option("__globPaths__", "false")
     for some in ([plain] if plain else []) + [[path] for path in odd]:
         found = found.unionAll(reader.load(some).select("path", "content"))
@@ -239,7 +246,10 @@ def _files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def _summed(parts: DataFrame, span: Span, half: float) -> DataFrame:
-    """Return the sums of each flow at the end of a span, the same in whatever order tasks end."""
+    """Return the sums of each flow at the end of a span, added in the order of partitions.
+
+    The fixed order makes floating-point sums reproducible.
+    """
     from pyspark.sql import functions as sf
 
     then = f"first * pow(2D, (low - {span.until}L) / {half!r}D)"
@@ -248,12 +258,12 @@ def _summed(parts: DataFrame, span: Span, half: float) -> DataFrame:
     )
     each = parts.where("flow IS NOT NULL").withColumn("weight", weight)
     in_order = sf.array_sort(sf.collect_list(sf.struct("part", "weight")))
-    total = sf.aggregate(in_order, sf.lit(0.0), lambda sofar, one: sofar + one["weight"])
+    total = sf.aggregate(in_order, sf.lit(0.0), lambda partial_sum, part: partial_sum + part["weight"])
     return each.groupBy("flow").agg(total.alias("weight"), sf.sum("events").alias("events"))
 
 
 class _Sums:
-    """What a task has counted so far: of each flow that is known, and of all others together."""
+    """Sums of a task: one for each known flow, and one for all unknown flows together."""
 
     def __init__(self, n: int, half: float, began: int | None) -> None:
         self.half, self.began = half, began
@@ -262,7 +272,7 @@ class _Sums:
         self.high = 0
 
     def add(self, flow: NDArray[np.int64], moment: NDArray[np.int64], count: Doubles) -> None:
-        """Count events, by where their flows stand."""
+        """Add events, given the positions of their flows, their times and their numbers."""
         if not len(flow):
             return
         n, low, high = len(self.events), int(moment.min()), int(moment.max())
@@ -272,7 +282,7 @@ class _Sums:
             self.weight *= 2.0 ** ((self.high - high) / self.half)
             self.high = high
         if low < self.low:
-            if self.began is None:  # what was thought to be the beginning is none
+            if self.began is None:  # an earlier event arrived: the previous first events get their weight
                 self.weight += self.first * 2.0 ** ((self.low - self.high) / self.half)
                 self.first[:] = 0
             self.low = low
@@ -285,7 +295,7 @@ class _Sums:
         self.events += np.bincount(flow, count, n)
 
     def rows(self, part: int) -> pa.RecordBatch:
-        """Return the sums; those of flows that nobody knows are there also when there is nothing."""
+        """Return the sums; the row of unknown flows is present even if its count is zero."""
         flow = np.flatnonzero(self.events)
         flow = np.union1d(flow, [len(self.events) - 1]) if self.low is not None else flow
         columns = {
@@ -299,7 +309,7 @@ class _Sums:
 def _counted(
     batches: Iterator[pa.RecordBatch],
     *,
-    shape: Shape,
+    shape: RowShape,
     known: pa.Array,
     half: float,
     began: int | None,
@@ -313,54 +323,57 @@ def _counted(
     sums, place = _Sums(len(known), half, began), 0
     for batch in batches:
         for row in batch.to_pylist():
-            aside = _Aside(row["path"])
-            with opened(row["path"], shape.what, aside.whole), _here(row["path"], row["content"]) as path:
-                for some in read_entries(path, shape, ROWS):
-                    judged = some.without(to_come(some, last))
-                    aside.take(judged)
-                    fine = pc.is_null(judged.bad)
-                    columns = {name: judged.columns[name].filter(fine) for name in shape.columns}
+            bad_rows = _RejectedRows(row["path"])
+            with (
+                rejecting_unreadable(row["path"], shape.name, bad_rows.file),
+                _local_file(row["path"], row["content"]) as path,
+            ):
+                for some in read_timed_rows(path, shape, ROWS):
+                    checked = some.with_reasons(future_reasons(some, last))
+                    bad_rows.add(checked)
+                    fine = pc.is_null(checked.bad)
+                    columns = {name: checked.columns[name].filter(fine) for name in shape.columns}
                     flow = pc.fill_null(pc.index_in(columns["flow"], value_set=known), len(known))
                     sums.add(
                         np.asarray(flow, np.int64),
                         np.asarray(columns["time"].cast(pa.int64())),
                         np.asarray(columns["events"]),
                     )
-            if rejected := aside.rows():
+            if rejected := bad_rows.rows():
                 reason, count, text = map(list, zip(*rejected, strict=True))
                 places = range(place, place + len(rejected))
-                said = {"place": places, "events": count, "reason": reason, "row": text}
-                yield _batch(part, len(rejected), said)
+                columns_of_rejected = {"place": places, "events": count, "reason": reason, "row": text}
+                yield _batch(part, len(rejected), columns_of_rejected)
                 place += len(rejected)
     yield sums.rows(part)
 
 
-class _Aside:
-    """Rows of a file that cannot be used: some of them, and how many more there are."""
+class _RejectedRows:
+    """Rejected rows of a file: the first ones, and the number of further ones."""
 
-    def __init__(self, shown: str) -> None:
-        self.shown, self.more = shown, 0
-        self.kept: list[tuple[str, str]] = []
-        #: The file itself, where it is no table.
-        self.whole: list[tuple[str, str]] = []
+    def __init__(self, file_name: str) -> None:
+        self.file_name, self.more = file_name, 0
+        self.stored: list[tuple[str, str]] = []
+        #: Reason to reject the file itself, or the rest of it.
+        self.file: list[tuple[str, str]] = []
 
-    def take(self, some: Entries) -> None:
-        """Keep bad rows while there are few."""
-        there = len(self.kept)
-        self.kept += islice(some.rejected(), KEPT - there)
+    def add(self, some: TimedRows) -> None:
+        """Add the rejected rows of a batch, up to the limit of stored rows."""
+        before = len(self.stored)
+        self.stored += islice(some.rejected(), KEPT - before)
         bad = len(some.broken) + len(some.bad) - some.bad.null_count
-        self.more += bad - (len(self.kept) - there)
+        self.more += bad - (len(self.stored) - before)
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """Return why, how many rows that is, and the text."""
-        found = [(reason, 1, text) for reason, text in (*self.kept, *self.whole)]
-        more = [(f"{self.more:,} more rows of this file cannot be used", self.more, self.shown)]
+        """Return for each entry its reason, the number of rows that it represents, and their text."""
+        found = [(reason, 1, text) for reason, text in (*self.stored, *self.file)]
+        more = [(f"{self.more:,} more rows of this file cannot be used", self.more, self.file_name)]
         return found + (more if self.more else [])
 
 
 @contextmanager
-def _here(path: str, content: bytes | None) -> Iterator[str]:
-    """Give a file on this machine for the length of a block: itself, or what was in it."""
+def _local_file(path: str, content: bytes | None) -> Iterator[str]:
+    """Yield the path of a local file: the file itself, or a temporary copy of its content."""
     if content is None:
         yield path
         return
@@ -371,10 +384,10 @@ def _here(path: str, content: bytes | None) -> Iterator[str]:
 
 
 def _batch(part: int, n: int, columns: Mapping[str, object]) -> pa.RecordBatch:
-    """Return rows for Spark, with nulls where there is nothing."""
+    """Return result rows of a task, with null in the columns that are not given."""
     given = {"part": np.full(n, part), **columns}
     arrays = [
-        pa.array(given[each.name], each.type) if each.name in given else pa.nulls(n, each.type)
-        for each in _ARROW
+        pa.array(given[column.name], column.type) if column.name in given else pa.nulls(n, column.type)
+        for column in _ARROW
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)

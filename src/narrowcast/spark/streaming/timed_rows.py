@@ -1,4 +1,4 @@
-"""Files of rows as they arrive, each with a time: what they say, and what is wrong with those that do not."""
+"""Timed rows: reading of files whose rows have a time, with a reason for each invalid row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from narrowcast.files import FORMATS, first_line
 from narrowcast.spark.stages.changes import instant_of
 from narrowcast.spark.stages.compile import json_of
 from narrowcast.tables import csv_records
-from narrowcast.tables.json_lines import read_alike
+from narrowcast.tables.json_lines import read_uniform
 from narrowcast.tables.values import is_text
 
 if TYPE_CHECKING:
@@ -29,87 +29,87 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a time is read as.
-MOMENT = pa.timestamp("us", "UTC")
+#: Type of times.
+INSTANT = pa.timestamp("us", "UTC")
 _START = datetime(1970, 1, 1, tzinfo=UTC)
-#: The first and the last day of years that have four digits, in microseconds from 1970.
+#: First and last day of the years with four digits, in microseconds since 1970.
 _FIRST, _LAST = (
     (datetime(*day, tzinfo=UTC) - _START) // timedelta(microseconds=1) for day in ((1, 1, 1), (9999, 12, 31))
 )
-#: The one way to write each whole number.
+#: Canonical form of an integer.
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
-#: Times and numbers as they are mostly written; all else is looked at one by one.
+#: Common notations of times and numbers; other texts are parsed one by one.
 _INSTANT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _NUMBER = r"^-?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,3})?$"
-#: How much later than now something may be, in microseconds.
+#: How far in the future a time may be, in microseconds.
 _LATE = 86_400_000_000
 _NOTHING = pa.scalar(None, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What rows have, besides their `time`.
+class RowShape:
+    """Columns of timed rows in addition to `time`.
 
     Parameters
     ----------
-    what
-        How errors call them.
+    name
+        Name of the table in error messages.
     labels
-        Columns of integers or texts.
+        Columns of integers or strings.
     texts
-        Columns of text.
+        Columns of strings.
     amounts
-        Columns of numbers of at least 0; each is 1 where a file has no such column.
-    called
-        What files call a column, where that is another name than its own.
+        Optional columns of numbers of at least 0; their value is 1 in files without the column.
+    aliases
+        Names of columns in files, where they differ from the names here.
     """
 
-    what: str
+    name: str
     labels: tuple[str, ...]
     texts: tuple[str, ...] = ()
     amounts: tuple[str, ...] = ()
-    called: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def needed(self) -> tuple[str, ...]:
-        """The columns that must be there."""
+    def required(self) -> tuple[str, ...]:
+        """Required columns."""
         return ("time", *self.labels, *self.texts)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns."""
-        return (*self.needed, *self.amounts)
+        """Required and optional columns."""
+        return (*self.required, *self.amounts)
 
-    def spelled(self, there: Iterable[str]) -> dict[str, str]:
-        """Return how a file spells each of the columns that it has; names ignore case."""
+    def columns_in(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the name in a file for each of these columns that the file has, ignoring case."""
         found: dict[str, str] = {}
-        own = {self.called.get(name, name).lower(): name for name in self.columns}
-        for name in there:
-            mine = own.get(name.lower())
-            if mine is not None and found.setdefault(mine, name) is not name:
-                raise TableError(f"columns {found[mine]!r} and {name!r} collide; rename one")
-        if lacking := [self.called.get(name, name) for name in self.needed if name not in found]:
-            has = ", ".join(map(repr, list(there)[:12])) or "none"
-            raise TableError(f"there is no column {', '.join(map(repr, lacking))}; it has {has}")
+        own = {self.aliases.get(name, name).lower(): name for name in self.columns}
+        for name in names:
+            column = own.get(name.lower())
+            if column is not None and found.setdefault(column, name) is not name:
+                raise TableError(f"columns {found[column]!r} and {name!r} collide; rename one")
+        if missing := [self.aliases.get(name, name) for name in self.required if name not in found]:
+            existing = ", ".join(map(repr, list(names)[:12])) or "none"
+            raise TableError(f"there is no column {', '.join(map(repr, missing))}; it has {existing}")
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """Some rows of a file.
+class TimedRows:
+    """A batch of rows of a file.
 
     Parameters
     ----------
     columns
-        `time` as moments, labels and texts as text, amounts as doubles.
+        `time` as timestamps, labels and texts as text, amounts as doubles.
     bad
-        Why a row cannot be used; null where nothing is known against it, and then it has no other nulls.
+        Reason to reject each row, or null for a valid row; valid rows have no nulls.
     whole
-        Of each label, whether all are written as integers are.
+        For each label column, whether all its values are integers in canonical form.
     row
-        Gives the text of a row, by which it is set aside.
+        Returns the text of the row at a position, for the table of rejected rows.
     broken
-        What is no row at all: why, and its text.
+        Reason and text of each record that could not be parsed into a row.
     """
 
     columns: dict[str, pa.Array]
@@ -118,30 +118,30 @@ class Entries:
     row: Callable[[int], str]
     broken: list[tuple[str, str]] = field(default_factory=list)
 
-    def without(self, wrong: pa.Array) -> Entries:
-        """Return the same, with more that is wrong with rows where nothing was known against them."""
-        return Entries(self.columns, pc.coalesce(self.bad, wrong), self.whole, self.row, self.broken)
+    def with_reasons(self, wrong: pa.Array) -> TimedRows:
+        """Return the same rows, with additional reasons for rows that have none yet."""
+        return TimedRows(self.columns, pc.coalesce(self.bad, wrong), self.whole, self.row, self.broken)
 
     def rejected(self) -> Iterator[tuple[str, str]]:
-        """Yield why rows cannot be used, and their texts."""
+        """Yield the reason and the text of each rejected row."""
         yield from self.broken
         for i in np.flatnonzero(np.asarray(pc.is_valid(self.bad))).tolist():
             yield self.bad[i].as_py(), self.row(i)
 
 
-def read_entries(path: str, shape: Shape, size: int) -> Iterator[Entries]:
-    r"""Yield the rows of a file on this machine: Parquet, CSV or JSON lines, as its ending says.
+def read_timed_rows(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
+    r"""Read a local file in batches of rows. The ending of its name gives the format.
 
-    A time is a timestamp, its text, or a number of seconds from 1970; one without a zone is in UTC.
+    A time is a timestamp, its text, or a number of seconds since 1970; a time without a zone is in UTC.
 
     Parameters
     ----------
     path
-        Where it is.
+        A Parquet, CSV or JSON-lines file.
     shape
-        What rows have.
+        Columns of the rows.
     size
-        The most rows at once.
+        Maximum rows of a batch.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def read_entries(path: str, shape: Shape, size: int) -> Iterator[Entries]:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "1.csv")
     ...     _ = file.write_text("time,flow\n9,x\n,x\n")
-    ...     some, _ = read_entries(str(file), Shape("events", ("flow",), amounts=("events",)), 100)
+    ...     some, _ = read_timed_rows(str(file), RowShape("events", ("flow",), amounts=("events",)), 100)
     >>> some.columns["events"].to_pylist(), some.bad.to_pylist()
     ([1.0, 1.0], [None, 'time is null'])
     """
@@ -157,48 +157,60 @@ def read_entries(path: str, shape: Shape, size: int) -> Iterator[Entries]:
     for some in {"parquet": _parquet, "csv": _csv, "json": _json}[kind](path, shape, size):
         bad = some.bad
         for name in shape.columns:
-            said = pa.scalar(f"{shape.called.get(name, name)} is null", pa.string())
-            bad = pc.coalesce(bad, pc.if_else(pc.is_null(some.columns[name]), said, _NOTHING))
-        yield Entries(some.columns, bad, some.whole, some.row, some.broken)
+            reason = pa.scalar(f"{shape.aliases.get(name, name)} is null", pa.string())
+            bad = pc.coalesce(bad, pc.if_else(pc.is_null(some.columns[name]), reason, _NOTHING))
+        yield TimedRows(some.columns, bad, some.whole, some.row, some.broken)
 
 
 @contextmanager
-def opened(shown: str, what: str, rejected: list[tuple[str, str]]) -> Iterator[None]:
-    """Set a file aside that is no table; one that cannot be opened ends the work."""
+def rejecting_unreadable(file_name: str, table: str, rejected: list[tuple[str, str]]) -> Iterator[None]:
+    """Add a file that is not a valid table to `rejected` instead of raising.
+
+    A file that cannot be opened raises `TableError`, because it may be readable later.
+
+    Parameters
+    ----------
+    file_name
+        Name of the file, for messages.
+    table
+        Name of the table, for messages.
+    rejected
+        List of rejected rows, as pairs of reason and text.
+    """
     try:
         yield
         return
     except (TableError, pa.ArrowException) as error:
-        said = first_line(error)
+        problem = first_line(error)
     except OSError as error:
-        if error.errno is not None:  # those without one come from what is in the file
+        if error.errno is not None:  # errors without a number come from the content of the file
             raise TableError(
-                f"cannot read {shown}: {error.strerror}; put it back, or let it be read, and start again"
+                f"cannot read {file_name}: {error.strerror}; restore it or its permissions, and start again"
             ) from error
-        said = first_line(error)
-    log.warning("%s is set aside: %s", shown, said)
-    rejected.append((f"the file, or the rest of it, is no table of {what}: {said}", shown))
+        problem = first_line(error)
+    log.warning("rejected the file %s: %s", file_name, problem)
+    rejected.append((f"the file, or the rest of it, is no table of {table}: {problem}", file_name))
 
 
-def whole_numbers(texts: pa.Array) -> pa.Array:
-    """Return texts as integers of 64 bits, null for those that are none."""
+def parse_integers(texts: pa.Array) -> pa.Array:
+    """Parse texts as 64-bit integers in canonical form, with null for other texts."""
     fits = pc.match_substring_regex(texts, _WHOLE)
     plain = pc.if_else(fits, texts, _NOTHING)
     try:
         return plain.cast(pa.int64())
-    except pa.ArrowInvalid:  # 19 digits may be too much
+    except pa.ArrowInvalid:  # an integer of 19 digits may be out of range
         low, high = -(2**63), 2**63
         return pa.array(
             [None if t is None or not low <= int(t) < high else int(t) for t in plain.to_pylist()], pa.int64()
         )
 
 
-def _parquet(path: str, shape: Shape, size: int) -> Iterator[Entries]:
-    """Yield the rows of a file whose columns have types."""
+def _parquet(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
+    """Yield the rows of a Parquet file."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        names = shape.spelled(file.schema_arrow.names)
+        names = shape.columns_in(file.schema_arrow.names)
         for batch in file.iter_batches(size, columns=list(names.values())):
             columns = {name: _plain(batch.column(there)) for name, there in names.items()}
             for name in shape.labels:
@@ -214,12 +226,12 @@ def _parquet(path: str, shape: Shape, size: int) -> Iterator[Entries]:
             yield _typed(columns, whole, shape, partial(_row, batch))
 
 
-def _csv(path: str, shape: Shape, size: int) -> Iterator[Entries]:
-    """Yield the rows of a file of text below a header."""
+def _csv(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
+    """Yield the rows of a CSV file with a header."""
     with Path(path).open("rb") as file:
         header = csv_records.open_header(file)
-        names = shape.spelled(header)
-        for raw in csv_records.read_blocks(file, header, say=_other_width):
+        names = shape.columns_in(header)
+        for raw in csv_records.read_blocks(file, header, reason_of=_width_reason):
             rows = pa.RecordBatch.from_arrays(raw.columns, header)
             broken = list[tuple[str, str]]()
             if raw.broken is not None and raw.line is not None:
@@ -231,38 +243,38 @@ def _csv(path: str, shape: Shape, size: int) -> Iterator[Entries]:
                 some = rows.slice(start, size)
                 columns = {name: some.column(there) for name, there in names.items()}
                 whole = {
-                    name: whole_numbers(columns[name]).null_count == columns[name].null_count
+                    name: parse_integers(columns[name]).null_count == columns[name].null_count
                     for name in shape.labels
                 }
                 yield _typed(columns, whole, shape, partial(_row, some))
             yield _no_rows(shape, broken)
 
 
-def _other_width(found: int, expected: int) -> str:
-    """Return the reason against a record with another number of fields than the header has."""
+def _width_reason(found: int, expected: int) -> str:
+    """Return the reason to reject a record whose number of fields differs from the header's."""
     return f"has {found} fields, where {expected} are expected; mend or drop it"
 
 
-def _json(path: str, shape: Shape, size: int) -> Iterator[Entries]:
-    """Yield the rows of a file of objects, one a line."""
+def _json(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
+    """Yield the rows of a JSON file with one object per line."""
     lines: list[str] = []
     with Path(path).open("rb") as file:
         for line in file:
             if line.strip():
                 lines.append(line.decode("utf-8", "replace").strip())
             if len(lines) >= size:
-                yield _alike(lines, shape) or _objects(lines, shape)
+                yield _uniform_rows(lines, shape) or _parsed_rows(lines, shape)
                 lines = []
-    yield _alike(lines, shape) or _objects(lines, shape)
+    yield _uniform_rows(lines, shape) or _parsed_rows(lines, shape)
 
 
-def _alike(lines: list[str], shape: Shape) -> Entries | None:
-    """Return the rows of lines that all hold the same fields of the same types; None where they do not."""
-    table = read_alike(pa.array(lines, pa.string()))
+def _uniform_rows(lines: list[str], shape: RowShape) -> TimedRows | None:
+    """Read lines with Arrow, or return None unless all of them have the same fields of the same types."""
+    table = read_uniform(pa.array(lines, pa.string()))
     if table is None:
         return None
     try:
-        names = shape.spelled(table.column_names)
+        names = shape.columns_in(table.column_names)
     except TableError:
         return None
     columns = {name: table[there].combine_chunks() for name, there in names.items()}
@@ -274,9 +286,9 @@ def _alike(lines: list[str], shape: Shape) -> Entries | None:
         "time": (is_text, pa.types.is_timestamp, *number),
     }
     fits = all(any(kind(column.type) for kind in kinds[name]) for name, column in columns.items())
-    # Whether a number of events is null or not there would not be told apart.
-    told = not any(columns[name].null_count for name in shape.amounts if name in columns)
-    if not (fits and told):
+    # Arrow does not distinguish a null amount, which is invalid, from a missing one, which is 1.
+    unambiguous = not any(columns[name].null_count for name in shape.amounts if name in columns)
+    if not (fits and unambiguous):
         return None
     whole = {name: not is_text(columns[name].type) for name in shape.labels}
     for name in shape.labels:
@@ -284,11 +296,11 @@ def _alike(lines: list[str], shape: Shape) -> Entries | None:
     return _typed(columns, whole, shape, lines.__getitem__)
 
 
-def _objects(lines: list[str], shape: Shape) -> Entries:
-    """Return the rows that lines of JSON hold."""
+def _parsed_rows(lines: list[str], shape: RowShape) -> TimedRows:
+    """Parse lines of JSON one by one."""
     columns: dict[str, list[Any]] = {name: [] for name in (*shape.columns, "bad", "wrong")}
     whole = dict.fromkeys(shape.labels, True)
-    own = {name: shape.called.get(name, name).lower() for name in shape.columns}
+    own = {name: shape.aliases.get(name, name).lower() for name in shape.columns}
     for line in lines:
         try:
             row = json.loads(line)
@@ -306,28 +318,28 @@ def _objects(lines: list[str], shape: Shape) -> Entries:
             whole[name] &= not isinstance(value, str)
             columns[name].append(None if value is None else str(value))
         for name in shape.texts:
-            said = found.get(own[name])
-            columns[name].append(said if said is None or isinstance(said, str) else json.dumps(said))
+            value = found.get(own[name])
+            columns[name].append(value if value is None or isinstance(value, str) else json.dumps(value))
         wrong = None
         for name in shape.amounts:
             amount = found.get(own[name], 1.0)
             plain = isinstance(amount, int | float) and not isinstance(amount, bool)
             if amount is not None and not (plain and 0 <= amount < 2**63):
-                wrong = wrong or _no_amount(own[name], json.dumps(amount)[:60])
+                wrong = wrong or _amount_reason(own[name], json.dumps(amount)[:60])
                 amount = None
             columns[name].append(None if amount is None else float(amount))
         columns["time"].append(found.get(own["time"]))
         columns["bad"].append(bad)
         columns["wrong"].append(wrong)
-    times, late = _of_objects(columns.pop("time"))
+    times, invalid = _times_of(columns.pop("time"))
     kinds = dict.fromkeys(shape.amounts, pa.float64())
     arrays = {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()}
-    reasons = pc.coalesce(arrays.pop("bad"), late, arrays.pop("wrong"))
-    return Entries({"time": times, **arrays}, reasons, whole, lines.__getitem__)
+    reasons = pc.coalesce(arrays.pop("bad"), invalid, arrays.pop("wrong"))
+    return TimedRows({"time": times, **arrays}, reasons, whole, lines.__getitem__)
 
 
 def _is_unicode(row: Any) -> bool:
-    """Return whether all texts in a row can be written."""
+    """Return whether all texts in a row are valid Unicode (no unpaired surrogates)."""
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -335,47 +347,47 @@ def _is_unicode(row: Any) -> bool:
     return True
 
 
-def _of_objects(times: list[Any]) -> tuple[pa.Array, pa.Array]:
-    """Return times of JSON as moments, and why one is none; those of one kind are read together."""
+def _times_of(times: list[Any]) -> tuple[pa.Array, pa.Array]:
+    """Convert times from JSON, with null and a reason for each invalid value."""
     kinds = {type(time) for time in times} - {type(None)}
     try:
         if kinds <= {str}:
-            return _moments(pa.array(times, pa.string()))
+            return _parse_times(pa.array(times, pa.string()))
         if kinds <= {int, float}:
-            return _moments(pa.array(times, pa.float64()))
-    except (pa.ArrowException, OverflowError):  # an integer that no double is
+            return _parse_times(pa.array(times, pa.float64()))
+    except (pa.ArrowException, OverflowError):  # an integer that is out of range for a double
         pass
-    found = [None if time is None else _moment(time) for time in times]
+    found = [None if time is None else _parse_time(time) for time in times]
     bad = [
-        _no_time(time) if moment is None and time is not None else None
-        for time, moment in zip(times, found, strict=True)
+        _time_reason(time) if micros is None and time is not None else None
+        for time, micros in zip(times, found, strict=True)
     ]
-    return pa.array(found, pa.int64()).cast(MOMENT), pa.array(bad, pa.string())
+    return pa.array(found, pa.int64()).cast(INSTANT), pa.array(bad, pa.string())
 
 
-def _no_rows(shape: Shape, broken: list[tuple[str, str]]) -> Entries:
-    """Return what is broken alone."""
-    none = _objects([], shape)
-    return Entries(none.columns, none.bad, none.whole, none.row, broken)
+def _no_rows(shape: RowShape, broken: list[tuple[str, str]]) -> TimedRows:
+    """Return a batch without rows, only with records that could not be parsed."""
+    none = _parsed_rows([], shape)
+    return TimedRows(none.columns, none.bad, none.whole, none.row, broken)
 
 
 def _typed(
-    columns: dict[str, pa.Array], whole: dict[str, bool], shape: Shape, row: Callable[[int], str]
-) -> Entries:
-    """Return columns with times and amounts as such, and what is wrong with these."""
+    columns: dict[str, pa.Array], whole: dict[str, bool], shape: RowShape, row: Callable[[int], str]
+) -> TimedRows:
+    """Convert times and amounts, with a reason for each invalid value."""
     columns = dict(columns)
-    columns["time"], bad = _moments(columns["time"])
+    columns["time"], bad = _parse_times(columns["time"])
     for name in shape.amounts:
         if name in columns:
-            columns[name], wrong = _amounts(columns[name], shape.called.get(name, name))
+            columns[name], wrong = _amounts(columns[name], shape.aliases.get(name, name))
             bad = pc.coalesce(bad, wrong)
         else:
             columns[name] = pa.array(np.ones(len(bad)))
-    return Entries(columns, bad, whole, row)
+    return TimedRows(columns, bad, whole, row)
 
 
 def _amounts(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array]:
-    """Return numbers as doubles, null for those that are none, and why: null where nothing is wrong."""
+    """Convert amounts to doubles, with null and a reason for each invalid value."""
     kind = values.type
     if is_text(kind):
         fits = pc.match_substring_regex(values, _NUMBER)
@@ -390,58 +402,58 @@ def _amounts(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array]:
     found = pc.if_else(fine, found, pa.scalar(None, pa.float64()))
     bad = np.full(len(values), None, object)
     for i in np.flatnonzero(np.asarray(pc.and_(pc.invert(fine), pc.is_valid(values)))).tolist():
-        bad[i] = _no_amount(name, str(values[i].as_py())[:60])
+        bad[i] = _amount_reason(name, str(values[i].as_py())[:60])
     return found, pa.array(bad, pa.string())
 
 
-def _no_amount(name: str, shown: str) -> str:
-    return f"{name} {shown} is no number from 0 to 2^63; give how many there were"
+def _amount_reason(name: str, value: str) -> str:
+    return f"{name} {value} is no number from 0 to 2^63; give how many there were"
 
 
-def _moments(times: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return times as moments in UTC, and why one is none: null where nothing is wrong."""
+def _parse_times(times: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Convert times to timestamps in UTC, with null and a reason for each invalid value."""
     kind = times.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind):
         zone = getattr(kind, "tz", None)
         micro = times.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
-        return micro.cast(MOMENT), pa.nulls(len(times), pa.string())
+        return micro.cast(INSTANT), pa.nulls(len(times), pa.string())
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         found = _seconds(times.cast(pa.float64(), safe=False))
     elif is_text(kind):
-        found = _written(times.cast(pa.string()))
+        found = _common_times(times.cast(pa.string()))
     else:
         raise TableError(f"column 'time' is of type {kind}; use timestamps")
     micros, fine = np.array(pc.fill_null(found, 0)), np.array(pc.is_valid(found))
     bad = np.full(len(times), None, object)
     for i in np.flatnonzero(~fine & np.asarray(pc.is_valid(times))).tolist():
-        moment = _moment(times[i].as_py())
-        if moment is None:
-            bad[i] = _no_time(times[i].as_py())
+        parsed = _parse_time(times[i].as_py())
+        if parsed is None:
+            bad[i] = _time_reason(times[i].as_py())
         else:
-            micros[i], fine[i] = moment, True
-    return pa.array(micros, mask=~fine).cast(MOMENT), pa.array(bad, pa.string())
+            micros[i], fine[i] = parsed, True
+    return pa.array(micros, mask=~fine).cast(INSTANT), pa.array(bad, pa.string())
 
 
 def _seconds(seconds: pa.Array) -> pa.Array:
-    """Return seconds from 1970 in microseconds, null where they are of no year that has four digits."""
+    """Convert seconds since 1970 to microseconds, with null outside the years 1 to 9999."""
     micros = np.rint(seconds.to_numpy(zero_copy_only=False) * 1e6)
     fine = np.asarray(pc.is_valid(seconds)) & (micros >= _FIRST) & (micros < _LAST)
     return pa.array(np.where(fine, micros, 0).astype(np.int64), mask=~fine)
 
 
-def _written(texts: pa.Array) -> pa.Array:
-    """Return times that are written as most are in microseconds from 1970, null for all others."""
+def _common_times(texts: pa.Array) -> pa.Array:
+    """Parse times in common notations as microseconds since 1970, with null for all others."""
     instant, number = (pc.match_substring_regex(texts, each) for each in (_INSTANT, _NUMBER))
     plain = pc.replace_substring_regex(pc.if_else(instant, texts, _NOTHING), "Z$", "")
     try:
         found = plain.cast(pa.timestamp("us")).cast(pa.int64())
-    except pa.ArrowInvalid:  # there is no such day
+    except pa.ArrowInvalid:  # a day that does not exist
         found = pa.nulls(len(texts), pa.int64())
     return pc.coalesce(found, _seconds(pc.if_else(number, texts, _NOTHING).cast(pa.float64())))
 
 
-def _moment(value: Any) -> int | None:
-    """Return a time in microseconds from 1970, None for what is no time."""
+def _parse_time(value: Any) -> int | None:
+    """Parse a time as microseconds since 1970; None if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -450,7 +462,7 @@ def _moment(value: Any) -> int | None:
         return None
 
 
-def _no_time(value: Any) -> str:
+def _time_reason(value: Any) -> str:
     shown = json.dumps(value, ensure_ascii=False)[:60]
     return f"time {shown} is none; write it as 2026-11-16T09:00:00, in UTC, or with its zone"
 
@@ -460,17 +472,17 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _row(rows: pa.RecordBatch, i: int) -> str:
-    """Return a row as text."""
+    """Return the row at a position as JSON."""
     return json_of(rows.slice(i, 1).to_pylist()[0])
 
 
-def last_of() -> int:
-    """Return the latest time that something may have, in microseconds from 1970: clocks and zones differ."""
+def latest_allowed() -> int:
+    """Return the latest accepted time in microseconds since 1970: a day from now, as clocks differ."""
     return time.time_ns() // 1000 + _LATE
 
 
-def to_come(some: Entries, last: int) -> pa.Array:
-    """Return what is wrong with rows that are yet to come: one would make all others old."""
+def future_reasons(some: TimedRows, last: int) -> pa.Array:
+    """Return a reason for each row later than `last`: a single one would make all other rows outdated."""
     late = pc.fill_null(pc.greater(some.columns["time"].cast(pa.int64()), last), False)
-    said = pa.scalar("time is more than a day from now; mend it, or the clock", pa.string())
-    return pc.if_else(late, said, pa.scalar(None, pa.string()))
+    reason = pa.scalar("time is more than a day from now; mend it, or the clock", pa.string())
+    return pc.if_else(late, reason, pa.scalar(None, pa.string()))

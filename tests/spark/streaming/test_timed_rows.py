@@ -14,23 +14,24 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.spark.stages.changes import instant_of
-from narrowcast.spark.streaming.entries import (
-    Entries,
-    Shape,
+from narrowcast.spark.streaming.timed_rows import (
+    RowShape,
+    TimedRows,
     _alike,
     _moments,
     _objects,
-    read_entries,
+    read_timed_rows,
 )
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EVENTS = Shape("events", ("flow",), amounts=("events",), called={"flow": "symbol"})
+EVENTS = RowShape("events", ("flow",), amounts=("events",), aliases={"flow": "symbol"})
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def good(parts: list[Entries]) -> list[tuple[Any, ...]]:
+def good(parts: list[TimedRows]) -> list[tuple[Any, ...]]:
     """Return the rows that can be used: seconds, flow, events."""
     found = []
     for some in parts:
@@ -42,7 +43,7 @@ def good(parts: list[Entries]) -> list[tuple[Any, ...]]:
     return found
 
 
-def bad(parts: list[Entries]) -> list[str]:
+def bad(parts: list[TimedRows]) -> list[str]:
     return [reason for some in parts for reason, _ in some.rejected()]
 
 
@@ -63,7 +64,9 @@ def test_amounts_of_every_format(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(table), tmp_path / "c.parquet")
     pq.write_table(pa.table({"time": [1], "symbol": [5], "flow": ["other"]}), tmp_path / "d.parquet")
-    found = {each.name[0]: list(read_entries(str(each), EVENTS, 100)) for each in sorted(tmp_path.iterdir())}
+    found = {
+        each.name[0]: list(read_timed_rows(str(each), EVENTS, 100)) for each in sorted(tmp_path.iterdir())
+    }
     assert {name: good(parts) for name, parts in found.items()} == {
         "a": [(1.0, "x", 3.0), (2.0, "x", 25.0)],
         "b": [(1.0, "x", 3.0), (2.0, "7", 1.0), (2.0, "x", 2.0**53)],
@@ -91,17 +94,17 @@ def test_amounts_of_every_format(tmp_path: Path) -> None:
 
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,flow\n1,x\n")
-    with pytest.raises(TableError, match="there is no column 'symbol'; it has 'time', 'flow'"):
-        list(read_entries(str(tmp_path / "a.csv"), EVENTS, 9))
+    with refused(TableError, "'symbol'", "'time', 'flow'"):
+        list(read_timed_rows(str(tmp_path / "a.csv"), EVENTS, 9))
     (tmp_path / "b.csv").write_text("time,symbol,SYMBOL\n1,x,y\n")
-    with pytest.raises(TableError, match="columns 'symbol' and 'SYMBOL' collide; rename one"):
-        list(read_entries(str(tmp_path / "b.csv"), EVENTS, 9))
+    with refused(TableError, "'symbol'", "'SYMBOL'"):
+        list(read_timed_rows(str(tmp_path / "b.csv"), EVENTS, 9))
     pq.write_table(pa.table({"time": [1], "symbol": [0.5]}), tmp_path / "c.parquet")
-    with pytest.raises(TableError, match="column 'symbol' is of type double; use integers or strings"):
-        list(read_entries(str(tmp_path / "c.parquet"), EVENTS, 9))
+    with refused(TableError, "'symbol'", "double"):
+        list(read_timed_rows(str(tmp_path / "c.parquet"), EVENTS, 9))
     pq.write_table(pa.table({"time": [1], "symbol": ["x"], "events": [True]}), tmp_path / "d.parquet")
-    with pytest.raises(TableError, match="column 'events' is of type bool; use numbers"):
-        list(read_entries(str(tmp_path / "d.parquet"), EVENTS, 9))
+    with refused(TableError, "'events'", "bool"):
+        list(read_timed_rows(str(tmp_path / "d.parquet"), EVENTS, 9))
 
 
 def test_half_a_letter(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_half_a_letter(tmp_path: Path) -> None:
         f'{{"time": {time}, "symbol": {symbol}}}' for time, symbol in (('"\\ud800"', '"x"'), (1, '"\\ud800"'))
     ]
     (tmp_path / "a.json").write_text("\n".join([*lines, '{"time": 2, "symbol": "\\ud83d\\ude00"}']))
-    parts = list(read_entries(str(tmp_path / "a.json"), EVENTS, 9))
+    parts = list(read_timed_rows(str(tmp_path / "a.json"), EVENTS, 9))
     assert bad(parts) == ["holds half a letter, of those that are written as two; mend or drop it"] * 2
     assert good(parts) == [(2.0, "😀", 1.0)]
 

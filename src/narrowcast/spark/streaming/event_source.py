@@ -1,8 +1,8 @@
-"""Events as they arrive: from files, JetStream, a clock or any stream of Spark's, typed row by row.
+"""Event sources of a Spark stream: files, JetStream, Spark's rate source, or a streaming DataFrame.
 
-All come out the same way: `event_id` and the attributes. Where they had to be taken apart, what is wrong with
-an event and what it was stand behind them, null for one that can be used; elsewhere an event is bad when it
-has no id.
+All sources have the columns `event_id` and the attributes. Sources that parse events add two columns: the
+reason to reject an event and its original text, null for valid events. In other sources an event is invalid
+only if it has no id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from narrowcast.spark.streaming.stream_record import holds_more
 from narrowcast.tables.attributes import attributes_of
 from narrowcast.tables.csv_records import read_records
 from narrowcast.tables.json_lines import read_lines
-from narrowcast.tables.raw import Raw
+from narrowcast.tables.raw import RawRows
 from narrowcast.tables.rules import Column, Rules
 
 if TYPE_CHECKING:
@@ -40,43 +40,43 @@ if TYPE_CHECKING:
 
     from narrowcast.spark.sources.formats import Reader
 
-#: What stands behind the attributes: why an event cannot be used, and what it was.
+#: Columns that follow the attributes: the reason to reject an event, and its text.
 REASON, ROW = "__narrowcast_reason", "__narrowcast_row"
-#: The JSON that an event came as, where it came as JSON.
+#: Column with the original JSON of an event.
 BODY = "__narrowcast_body"
-#: Formats of files that can be waited for in an empty folder; the columns of CSV are told by the first file.
+#: Formats allowed for an empty folder; CSV is not, because its first file determines the columns.
 _EMPTY = ("json", "parquet")
-#: Files that a micro-batch takes where nobody says otherwise.
+#: Default maximum files of a micro-batch.
 FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """A stream of events, and what they have.
+class EventSource:
+    """A stream of events.
 
     Parameters
     ----------
     rows, schema
-        The events, and their attributes.
-    folder, ends, kind
-        Where the files are that they come in, how their names end, and their format.
+        The streaming DataFrame, and the attributes of events.
+    folder, endings, kind
+        Folder of a file source, endings of its file names, and their format; else None.
     jetstream
-        Whether they are messages of JetStream.
-    told
-        Whether offsets tell how much is waiting.
+        Whether events are JetStream messages.
+    countable
+        Whether offsets show the number of waiting events.
     """
 
     rows: DataFrame
     schema: Schema
     folder: str | None = None
-    ends: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
     kind: str | None = None
     jetstream: bool = False
-    told: bool = True
+    countable: bool = True
 
     @property
-    def judged(self) -> bool:
-        """Whether rows say themselves what is wrong with them."""
+    def has_reasons(self) -> bool:
+        """Whether rows have a column with the reason to reject them."""
         return REASON in self.rows.columns
 
 
@@ -88,76 +88,89 @@ def open_source(
     limit: int | None = None,
     kind: str | None = None,
     before: Schema | None = None,
-) -> Incoming:
-    """Return the events that arrive at a source.
+) -> EventSource:
+    """Open a source of events as a stream.
 
     Parameters
     ----------
     spark
-        Where the stream runs.
+        The Spark session.
     source
-        A folder that files are added to (Parquet, CSV, JSON lines); ``nats://host:4222/STREAM``, with
-        ``?subject=ticks.>&start=new`` behind it; ``rate:1000`` for so many events a second out of nothing;
-        or a streaming table of Spark's: typed columns with an `event_id`, or a `value` with JSON in it, as
-        Kafka gives it.
+        A folder to which files are added (Parquet, CSV, JSON lines); ``nats://host:4222/STREAM``, optionally
+        followed by ``?subject=ticks.>&start=new``; ``rate:1000`` for 1000 generated events per second; or a
+        streaming DataFrame, either with typed columns including `event_id`, or with JSON in a column `value`
+        as from Kafka.
     schema
-        The attributes of events; taken from the files that are there where it is left out.
+        Types of the event attributes (default: inferred from the existing files of a folder).
     limit
-        How much a micro-batch takes: files of a folder, messages of a stream.
+        Maximum files (of a folder; default 1000) or messages (of a JetStream stream) per micro-batch.
     kind
-        The format of files, where none is there yet: `parquet` or `json`.
+        Format of files for an empty folder: `parquet` or `json`.
     before
-        The attributes that events of this source had when it was read before.
+        Attributes of the source's events in the previous run of the stream.
     """
     if not isinstance(source, str):
-        return _given(source, schema)
+        return _from_frame(source, schema)
     if source.startswith("rate:"):
-        return _clock(spark, source)
+        return _generated(spark, source)
     if source.startswith(("nats://", "tls://")):
         return _messages(spark, source, schema, limit)
     return _files(spark, source, schema, limit, kind, before)
 
 
-def _given(frame: DataFrame, schema: Schema | None) -> Incoming:
-    """Return the events of a stream that somebody else has opened."""
+def _from_frame(frame: DataFrame, schema: Schema | None) -> EventSource:
+    """Return the events of a streaming DataFrame."""
     if not frame.isStreaming:
-        raise ParameterError("the table given as a source is no stream; open it with spark.readStream")
+        raise ParameterError(
+            "source: must be a streaming DataFrame; open it with spark.readStream",
+            parameter="source",
+            limit="a streaming DataFrame",
+        )
     names = {name.lower(): name for name in frame.columns}
     if EVENT_ID in names:
         return typed(frame)
     if "value" not in names:
         raise ParameterError(
-            f"the stream has columns {', '.join(map(repr, frame.columns[:12]))}; "
-            "it needs event_id, or a value with JSON in it"
+            f"source has columns {', '.join(map(repr, frame.columns[:12]))}: must have 'event_id', or "
+            "'value' with JSON",
+            parameter="source",
+            value=frame.columns,
         )
-    # Kafka's own columns tell where a message stands; several partitions count from 0 each.
+    # Kafka's offset cannot replace a missing event_id: each partition counts from 0.
     return parsed(frame.withColumnRenamed(names["value"], "value"), "value", _required(schema, "messages"))
 
 
-def _clock(spark: SparkSession, source: str) -> Incoming:
-    """Return events that Spark makes at a steady rate: a number and its time."""
+def _generated(spark: SparkSession, source: str) -> EventSource:
+    """Return events that Spark generates at a constant rate, with a number and a time."""
     from pyspark.sql import functions as sf
 
     number = source.removeprefix("rate:")
     if not (number.isascii() and number.isdigit() and int(number)):
-        raise ParameterError(f"source is {source!r}; write how many events a second as rate:1000")
+        raise ParameterError(
+            parameter="source", value=source, limit="rate:N with N events per second, such as rate:1000"
+        )
     made = spark.readStream.format("rate").option("rowsPerSecond", number).load()
     rows = made.select(sf.col("value").alias(EVENT_ID), sf.col("timestamp").alias("time"), sf.col("value"))
-    return replace(typed(rows), told=False)
+    return replace(typed(rows), countable=False)
 
 
-def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> Incoming:
-    """Return the events in the messages of a JetStream stream, one JSON object each."""
+def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> EventSource:
+    """Return the events of a JetStream stream, whose messages are JSON objects."""
     from narrowcast.spark.connectors.jetstream import read_messages
 
     place = urlsplit(source)
     options: dict[str, Any] = dict(parse_qsl(place.query, keep_blank_values=True))
     stream = place.path.strip("/")
     if not stream or not place.netloc:
-        raise ParameterError(f"source is {source!r}; name the stream as nats://host:4222/STREAM")
+        raise ParameterError(
+            parameter="source", value=source, limit="the URL of a stream, such as nats://host:4222/STREAM"
+        )
     odd = sorted(set(options) - {"subject", "start", "credentials"})
     if odd:
-        raise ParameterError(f"source has {odd[0]!r} behind its stream; use subject, start or credentials")
+        raise ParameterError(
+            f"source has an unknown option {odd[0]!r}; use subject, start or credentials",
+            parameter="source",
+        )
     known = _required(schema, f"messages of {stream}")
     if limit is not None:
         options["limit"] = limit
@@ -173,44 +186,54 @@ def _files(
     limit: int | None,
     kind: str | None,
     before: Schema | None,
-) -> Incoming:
+) -> EventSource:
     """Return the events in files that are added to a folder."""
-    there = listed(spark, source)
-    kinds = sorted({FORMATS[end] for name in there if (end := Path(name).suffix.lower()) in FORMATS})
+    existing = listed(spark, source)
+    kinds = sorted({FORMATS[end] for name in existing if (end := Path(name).suffix.lower()) in FORMATS})
     if len(kinds) > 1:
         raise TableError(f"{source} mixes {' and '.join(kinds)}; keep one format in a folder")
     if kind not in (None, *(kinds or _EMPTY)):
-        raise ParameterError(f"--format is {kind!r} and must be {' or '.join(kinds or _EMPTY)} for {source}")
+        raise ParameterError(
+            f"kind={kind!r}: must be {' or '.join(kinds or _EMPTY)} for {source}",
+            parameter="kind",
+            value=kind,
+            limit=" or ".join(kinds or _EMPTY),
+        )
     given = schema or (None if kinds else before)
     if not kinds and (given is None or kind is None or not exists(spark, source)):
-        raise TableError(f"{source} holds no events yet; put a file there, or say --schema and --format")
+        raise TableError(
+            f"{source} contains no events yet; put a file there, or give the schema and the kind of files",
+            parameter="source",
+            value=source,
+        )
     kind = kinds[0] if kinds else str(kind)
     known = given or schema_of(ingest(spark, "events", source).rows)
     if schema is None and before is not None and kind == "json":
-        known = _grown(before, known)
+        known = _widened(before, known)
     reader = spark.readStream.option("__globPaths__", "false").option("maxFilesPerTrigger", limit or FILES)
-    # However long ago a file was written, it is new when it comes.
+    # Otherwise Spark ignores files that were written more than a week before the newest one.
     reader = reader.option("maxFileAge", f"{100 * 365}d")
     ends = tuple(end for end, name in FORMATS.items() if name == kind)
     reader = reader.option("pathGlobFilter", f"*.{{{','.join(map(_any_case, ends))}}}")
-    below = (name.removeprefix(place_of(source)) for name in there)
+    below = (name.removeprefix(place_of(source)) for name in existing)
     if not any("=" in part for name in below for part in name.split("/")[:-1]):  # no folders with keys
         reader = reader.option("recursiveFileLookup", "true")
     place = place_of(source)
     with plainly(f"read {source}"):
         if kind == "parquet":
-            found = typed(reader.schema(_shape(known)).parquet(place))
+            found = typed(reader.schema(_spark_columns(known)).parquet(place))
         elif kind == "json":
             found = parsed(reader.text(place).where("trim(value) <> ''"), "value", known)
         else:
             found = _csv(spark, reader, place, known)
-    return replace(found, folder=place, ends=ends, kind=kind)
+    return replace(found, folder=place, endings=ends, kind=kind)
 
 
-def _grown(before: Schema, found: Schema) -> Schema:
-    """Return the attributes of JSON that goes on: types of before, unless those found hold all of theirs.
+def _widened(before: Schema, found: Schema) -> Schema:
+    """Return the attributes of a JSON source that continues.
 
-    What files happen to have in them is only a guess at types; a value that does not fit is set aside.
+    An attribute keeps its previous type unless the type inferred from the files is wider, because files may
+    contain only some of the possible values. A value that does not fit is rejected.
     """
     types = {name: str(before[name]) for name in before.names}
     for name in found.names:
@@ -221,7 +244,7 @@ def _grown(before: Schema, found: Schema) -> Schema:
 
 
 def _any_case(end: str) -> str:
-    """Return a pattern for the ending of a name, in capital letters or not.
+    """Return a pattern for the ending of a file name that ignores case.
 
     >>> _any_case(".csv")
     '[cC][sS][vV]'
@@ -229,82 +252,84 @@ def _any_case(end: str) -> str:
     return "".join(f"[{letter}{letter.upper()}]" for letter in end[1:])
 
 
-def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> Incoming:
+def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> EventSource:
     """Return the events in CSV files, all with the same header."""
     names = spark.read.options(**CSV).option("__globPaths__", "false").csv(place).columns
     columns = _columns(schema)
-    there = {name.lower(): i for i, name in enumerate(names)}
-    if EVENT_ID not in there:
+    positions = {name.lower(): i for i, name in enumerate(names)}
+    if EVENT_ID not in positions:
         raise TableError(f"{place} has no column 'event_id': it has {', '.join(map(repr, names[:12]))}")
-    known = [column for column in columns if column.name.lower() in there]
-    at = [there[column.name.lower()] for column in known]
+    known = [column for column in columns if column.name.lower() in positions]
+    at = [positions[column.name.lower()] for column in known]
     records, _ = load_records(reader, place, names)
     rules = Rules("events", tuple(known), "csv")
     return _checked(records, partial(_records_of, width=len(names), at=at), rules, schema)
 
 
-def _records_of(batch: pa.RecordBatch, width: int, at: list[int]) -> Raw:
-    """Return records of CSV as the columns at some positions."""
+def _records_of(batch: pa.RecordBatch, width: int, at: list[int]) -> RawRows:
+    """Parse CSV records and return the columns at the positions `at`."""
     raw = read_records(batch.column(0), width)
-    return Raw([raw.columns[i] for i in at], raw.broken, raw.line)
+    return RawRows([raw.columns[i] for i in at], raw.broken, raw.line)
 
 
-def _required(schema: Schema | None, what: str) -> Schema:
+def _required(schema: Schema | None, events: str) -> Schema:
     if schema is None:
-        raise ParameterError(f"the types of {what} are not known; give them with --schema")
+        raise ParameterError(
+            f"schema is missing: must be given for {events}, whose types are unknown", parameter="schema"
+        )
     return schema
 
 
-def _shape(schema: Schema) -> StructType:
-    """Return the columns of events of a schema."""
+def _spark_columns(schema: Schema) -> StructType:
+    """Return the Spark columns of events with a schema."""
     from pyspark.sql import types as st
 
     named = {each.name: each.as_column() for each in attributes_of(schema, ()).values()}
-    # A column of a type that no filter looks into need not be read.
+    # Columns of opaque types need not be read: filters cannot use them.
     fields = [st.StructField(name, column_type(kind)) for name, kind in named.items() if kind is not None]
     return st.StructType([st.StructField(EVENT_ID, st.LongType()), *fields])
 
 
-def typed(frame: DataFrame) -> Incoming:
-    """Return events whose columns have types already; one without an id cannot be used."""
-    return Incoming(frame, schema_of(frame))
+def typed(frame: DataFrame) -> EventSource:
+    """Return events whose columns already have types."""
+    return EventSource(frame, schema_of(frame))
 
 
-def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = None) -> Incoming:
-    """Return events out of JSON, one object in each text; a value of another type is a reason against it.
+def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = None) -> EventSource:
+    """Parse events from JSON, one object per row; an event with a value of another type is rejected.
 
     Parameters
     ----------
     frame
-        A table with the texts.
+        A table with the JSON texts.
     line
-        The column that has them, as text or bytes.
+        Name of the column with JSON, as text or bytes.
     schema
-        The attributes of events; other fields are passed over.
+        Types of the event attributes; other fields are ignored.
     place
-        A column of numbers that stands in for `event_id` where an object has none.
+        Name of a column of integers that is used as `event_id` of objects without one.
     """
     from pyspark.sql import functions as sf
 
     columns = _columns(schema)
     number = (sf.lit(None) if place is None else sf.col(place)).cast("bigint")
     lines = frame.select(sf.col(line).cast("binary").alias(LINE), number.alias("place"))
-    fields = [(column.name, column.held, column.wanted) for column in columns]
+    fields = [(column.name, column.source_type, column.target) for column in columns]
     return _checked(
         lines, partial(_objects_of, fields=fields), Rules("events", columns, "json"), schema, body=True
     )
 
 
-def _objects_of(batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]]) -> Raw:
-    """Return objects out of lines; one without an id gets the number of its place."""
+def _objects_of(batch: pa.RecordBatch, fields: list[tuple[str, pa.DataType, pa.DataType]]) -> RawRows:
+    """Parse objects from lines; an object without an id gets the number in the second column."""
     raw = read_lines(batch.column(0), fields)
-    number, *others = raw.columns
+    number, *attributes = raw.columns
     number = pc.coalesce(number, batch.column(1).cast(number.type))
-    return Raw([number, *others], raw.broken, raw.line)
+    return RawRows([number, *attributes], raw.broken, raw.line)
 
 
 def _columns(schema: Schema) -> tuple[Column, ...]:
-    """Return the columns of events of a schema."""
+    """Return the columns of typed events with a schema."""
     named = {each.name: each.as_column() or pa.string() for each in attributes_of(schema, ()).values()}
     number = Column(EVENT_ID, pa.int64(), pa.int64(), "id")
     return (number, *(Column(name, kind, kind) for name, kind in named.items()))
@@ -312,21 +337,21 @@ def _columns(schema: Schema) -> tuple[Column, ...]:
 
 def _checked(
     frame: DataFrame, reader: Reader, rules: Rules, schema: Schema, *, body: bool = False
-) -> Incoming:
-    """Return events whose values are made to fit their types.
+) -> EventSource:
+    """Parse and check events in Python workers.
 
     Parameters
     ----------
     frame
-        The events as they were read.
+        The unparsed events.
     reader
-        How workers take them apart.
+        Parses a batch of events.
     rules
-        What becomes of them.
+        Rules that convert and check the values.
     schema
-        The attributes of events.
+        Attributes of the events.
     body
-        Whether the text of an event is JSON, to be handed on.
+        Whether to keep the original JSON of each event in a column.
     """
     from pyspark.sql import types as st
 
@@ -336,13 +361,13 @@ def _checked(
         for name, part in zip(names, checked_type(rules).fields, strict=True)
     ]
     kind = st.StructType(fields + ([st.StructField(BODY, st.StringType())] if body else []))
-    return Incoming(frame.mapInArrow(partial(_rows, reader=reader, rules=rules, body=body), kind), schema)
+    return EventSource(frame.mapInArrow(partial(_rows, reader=reader, rules=rules, body=body), kind), schema)
 
 
 def _rows(
     batches: Iterator[pa.RecordBatch], *, reader: Reader, rules: Rules, body: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Return events with what is wrong with them, and what those were with which something is."""
+    """Yield typed events with the reason to reject each, and with the text of rejected ones."""
     for batch in batches:
         raw = reader(batch)
         *values, row, reason = rules.check(raw).columns
