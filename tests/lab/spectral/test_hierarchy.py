@@ -189,8 +189,8 @@ def test_what_is_sent(space: EmbeddingSpace) -> None:
     else:
         assert parent.rows == 18 - first
         assert parent.bytes == (18 - first) * (8 + 4 * 8)
-    sent = report.total(lambda step: step.what == "coordinates")
-    assert (sent.messages, sent.bytes) == (87, 87 * 40)
+    coordinates = report.total(lambda step: step.what == "coordinates")
+    assert (coordinates.messages, coordinates.bytes) == (87, 87 * 40)
     assert report.total(lambda step: step.what in ("local", "projection")).bytes == 0
     work = [(step.what, step.level, step.group) for step in report.steps if step.seconds > 0]
     assert sorted(work) == sorted(
