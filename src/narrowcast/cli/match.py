@@ -239,8 +239,8 @@ def match(
                 scheme=scheme,
                 partitions=held,
                 seed=seed,
-                took=metrics,
-                tell=at.tell,
+                metrics=metrics,
+                on_estimate=at.tell,
             )
             if facts["rejected"]:  # written first: once the matches exist, everything else does
                 content.write_rejected(aside)
