@@ -353,7 +353,7 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([], "--interests --subscriptions --events"),
+        ([], "--interests subscriptions events"),
         (["--events", "e"], "events"),
         (["--interests", "i", "--events", "e"], "interests events"),
         (["--subscriptions", "s", "--events", "e", "--rates", "r"], "rates"),
@@ -380,7 +380,7 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
         ),
         (
             ["--subscriptions", "s", "--events", "e", "--by", "subscription", "--channels", "2"],
-            "by subscription channels hash",
+            "by subscription hash",
         ),
     ],
 )
