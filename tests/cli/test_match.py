@@ -43,7 +43,7 @@ def test_matches_and_bad_rows(given: list[str], tmp_path: Path) -> None:
     assert found(out) == EXPECTED
     assert facts.pop("seconds") > 0
     assert facts.pop("reasons") == {
-        "subscriptions: subscription_id 'x' is no whole number of 64 bits": 1,
+        "subscriptions: subscription_id 'x' is not a 64-bit integer": 1,
         "subscriptions: unknown attribute 'prize'; known: price, name, more": 1,
     }
     beside = tmp_path / "deep" / "m [1]-rejected.parquet"
@@ -80,7 +80,7 @@ def test_counts_under_a_uri_and_rejected_elsewhere(given: list[str], tmp_path: P
     rows = table_of(done.stdout)
     assert ["matches", "5"] in rows
     assert ["rejected", "2"] in rows
-    assert ["subscriptions: subscription_id 'x' is no whole number of 64 bits", "1"] in rows
+    assert ["subscriptions: subscription_id 'x' is not a 64-bit integer", "1"] in rows
     assert ["events without a match", "1"] in rows
     assert "-> partitioned: 2.0 copies of an event" in done.stderr
 

@@ -58,7 +58,7 @@ def whole(value: Column, found: SparkType, name: str) -> tuple[Column, Column | 
         text = value.cast("string")
         plain = sf.when(text.rlike(r"^\s*[+-]?\d+\s*$"), text.try_cast("bigint"))
         cast = sf.coalesce(plain, _without_point(text).try_cast("bigint"))
-    reason = sf.concat(sf.lit(f"{name} "), shown(value, found), sf.lit(" is no whole number of 64 bits"))
+    reason = sf.concat(sf.lit(f"{name} "), shown(value, found), sf.lit(" is not a 64-bit integer"))
     return cast, sf.when(value.isNotNull() & cast.isNull(), reason)
 
 
@@ -78,7 +78,8 @@ def fit(value: Column, found: SparkType, wanted: SparkType, name: str) -> tuple[
         sf.lit(f"{name} "),
         shown(value, found),
         sf.lit(
-            f" is no {wanted.typeName() if is_nested(wanted) else wanted.simpleString()}; give another value"
+            f" is not a valid {wanted.typeName() if is_nested(wanted) else wanted.simpleString()}"
+            "; give another value"
         ),
     )
     if isinstance(wanted, st.StructType) and (isinstance(found, st.StructType) or _is_text(found)):
@@ -108,7 +109,7 @@ def _spelled(fields: Column, name: str, path: str) -> tuple[Column, SparkType, C
     from pyspark.sql import types as st
 
     same = sf.map_filter(fields, lambda key, _: sf.lower(key) == name.lower())
-    said = f"{path} is there in several spellings: names ignore case; rename one"
+    said = f"{path} occurs in several spellings: names ignore case; rename one"
     return sf.get(sf.map_values(same), sf.lit(0)), st.StringType(), sf.when(sf.size(same) > 1, sf.lit(said))
 
 

@@ -67,7 +67,7 @@ def test_every_format(tmp_path: Path, kind: str) -> None:
     assert done.rows.schema.types == [pa.int64(), pa.float64(), pa.timestamp("us", "UTC")]
     assert rows(done) == [(1, 0.5, dt.datetime(2024, 1, 1, tzinfo=dt.UTC))]
     assert reasons(done) == [
-        "event_id 'x' is no whole number of 64 bits",
+        "event_id 'x' is not a 64-bit integer",
         "event_id is null",
         "event_id 1 is used by another row; give each its own",
     ]
@@ -80,8 +80,8 @@ def test_a_schema(tmp_path: Path) -> None:
     done = read("events", path, schema=Schema.of({"n": "int", "day": "date"}))
     assert rows(done) == [(1, 2, dt.date(2024, 2, 29))]
     assert reasons(done) == [
-        "N '2.5' is no int; give another value",
-        "day '2024-02-30' is no date; give another value",
+        "N '2.5' is not a valid int; give another value",
+        "day '2024-02-30' is not a valid date; give another value",
     ]
     with pytest.raises(
         TableError, match="has no column 'gone': it has 'event_id', 'N', 'day', but the schema"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: Returns the reason to reject a record, given its number of fields and the expected number.
     WidthReason = Callable[[int, int], str]
 
-QUOTE = "has a quote that is not closed, or text behind one that is; mend or drop it"
+QUOTE = "has an unclosed quote, or text after a closing quote; fix or drop it"
 #: Splits a file into records, including malformed ones: an unclosed quote reaches to the end of the file.
 _SPLIT = re.compile(r'(?:"(?:[^"]++|"")*+(?:"[^,\n]*+|\Z)|[^,\n]++|,)++')
 #: A field of a well-formed record: quotes are doubled within a quoted field, literal in an unquoted one.
@@ -31,7 +31,7 @@ _BLOCK, _READ = 1 << 20, 1 << 23
 
 def width_reason(_: int, width: int) -> str:
     """Return the reason to reject a record whose number of fields differs from the header's."""
-    return f"has too few or too many fields: there are {width} columns; mend or drop it"
+    return f"has too few or too many fields: there are {width} columns; fix or drop it"
 
 
 def read_blocks(

@@ -15,8 +15,8 @@ from narrowcast.tables.values import is_nested, is_text, json_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NO_OBJECT = "is no JSON object of its own line; mend or drop it"
-NO_UTF8 = "is no UTF-8; write the file in that encoding"
+NO_OBJECT = "is not a JSON object on one line; fix or drop it"
+NO_UTF8 = "is not valid UTF-8; write the file in that encoding"
 #: Numbers that Arrow accepts although JSON does not have them.
 _NO_NUMBERS = (b"NaN", b"Inf")
 #: A line that begins and ends like an object.
@@ -41,7 +41,7 @@ def read_lines(content: pa.Array, fields: Sequence[tuple[str, pa.DataType, pa.Da
     >>> lines = pa.array([b'{"x": 1}', b'{"x": 1.5}', b"?"])
     >>> raw = read_lines(lines, [("x", pa.float64(), pa.int64())])
     >>> raw.columns[0].to_pylist(), raw.broken.to_pylist()[2]
-    (['1', '1.5', None], 'is no JSON object of its own line; mend or drop it')
+    (['1', '1.5', None], 'is not a JSON object on one line; fix or drop it')
     """
     lines, wrong = decode_lines(content)
     if wrong is None and (columns := _read_with_arrow(lines, fields)) is not None:

@@ -62,7 +62,7 @@ def read(table: str, path: str | Path, *, schema: Schema | None = None) -> Typed
     ...     _ = file.write_text("event_id,price\n1,7.5\nx7,8\n")
     ...     done = read("events", file)
     >>> done.rows.to_pylist(), done.rejected["reason"].to_pylist()
-    ([{'event_id': 1, 'price': 7.5}], ["event_id 'x7' is no whole number of 64 bits"])
+    ([{'event_id': 1, 'price': 7.5}], ["event_id 'x7' is not a 64-bit integer"])
     """
     shape_of(table)
     source = source_of(path)

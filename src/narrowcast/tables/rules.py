@@ -203,7 +203,7 @@ class Rules:
                 )
             elif column.kind == "amount":
                 fine = pc.and_(pc.greater_equal(value, 0.0), pc.less(value, float("inf")))
-                no = f"{name} {{}} is no finite number of 0 or more"
+                no = f"{name} {{}} is not a finite number of at least 0"
                 found.append(
                     _reasons_for(
                         value, pc.invert(fine), lambda number, no=no: no.format(text.java_double(number))

@@ -156,7 +156,7 @@ def to_int64(array: pa.Array, name: str, *, literal: bool = False) -> tuple[pa.A
     >>> to_int64(pa.array(["7", "8.0", "x", None]), "event_id")[0].to_pylist()
     [7, 8, None, None]
     >>> to_int64(pa.array([1.0, 1.5]), "event_id")[1].to_pylist()
-    [None, 'event_id 1.5 is no whole number of 64 bits']
+    [None, 'event_id 1.5 is not a 64-bit integer']
     """
     kind = array.type
     if pa.types.is_signed_integer(kind):
@@ -170,7 +170,7 @@ def to_int64(array: pa.Array, name: str, *, literal: bool = False) -> tuple[pa.A
     else:
         found = text.integers(text.as_text(array))
     bad = pc.and_(pc.is_valid(array), pc.is_null(found))
-    reason = f"{name} {{}} is no whole number of 64 bits".format
+    reason = f"{name} {{}} is not a 64-bit integer".format
     return found, reasons(array, bad, lambda value: reason(value), literal=literal)
 
 
@@ -197,11 +197,11 @@ def fit(
     Examples
     --------
     >>> fit(pa.array(["2.0", "2.5"]), pa.int32(), "n")[1].to_pylist()
-    [None, "n '2.5' is no int; give another value"]
+    [None, "n '2.5' is not a valid int; give another value"]
     """
     if array.type.equals(target):
         return array, None
-    reason = f"{name} {{}} is no {DataType.from_arrow(target)}; give another value".format
+    reason = f"{name} {{}} is not a valid {DataType.from_arrow(target)}; give another value".format
     if pa.types.is_struct(target) and (pa.types.is_struct(array.type) or is_text(array.type)):
         return _fit_struct(array, target, name, reason, literal=literal)
     found = cast(array, target)
@@ -249,7 +249,7 @@ def _field_values(
     values = pa.array([json_text(some[0]) if some else None for some in same], pa.string())
     if max(map(len, same), default=0) < 2:
         return values, None
-    reason = f"{path} is there in several spellings: names ignore case; rename one"
+    reason = f"{path} occurs in several spellings: names ignore case; rename one"
     return values, pa.array([reason if len(some) > 1 else None for some in same], pa.string())
 
 

@@ -69,13 +69,13 @@ def test_reasons() -> None:
     reasons = [each.reason for each in found.bad]
     assert reasons[:2] == ["event is empty"] * 2
     assert all(
-        reason.startswith("event is no JSON object: ") for reason in (reasons[2], reasons[3], reasons[6])
+        reason.startswith("event is not a JSON object: ") for reason in (reasons[2], reasons[3], reasons[6])
     )
     assert "price" in reasons[4]
     assert "52 bytes" in reasons[5]
     assert "25,000 bytes" in reasons[7]
     assert all("40" in reason and "payload" in reason for reason in (reasons[5], reasons[7]))
-    assert Decoder(SCHEMA).decode([bad[7]]).bad[0].reason.startswith("event is no JSON object")
+    assert Decoder(SCHEMA).decode([bad[7]]).bad[0].reason.startswith("event is not a JSON object")
 
 
 def test_payloads_do_not_join() -> None:

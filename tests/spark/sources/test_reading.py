@@ -105,11 +105,11 @@ def test_one_odd_object_leaves_the_others(
     found = {row["event_id"]: row.asDict(recursive=True)["a"] for row in done.rows.collect()}
     assert found == {1: {"b": 1.5, "deep": {"n": 2}}, 2: None, 8: None}
     assert reasons(done) == [
-        "a '5' is no struct; give another value",
-        "a '[1]' is no struct; give another value",
-        "a.b 'x' is no double; give another value",
-        "a.b is there in several spellings: names ignore case; rename one",
-        "a.deep '7' is no struct; give another value",
+        "a '5' is not a valid struct; give another value",
+        "a '[1]' is not a valid struct; give another value",
+        "a.b 'x' is not a valid double; give another value",
+        "a.b occurs in several spellings: names ignore case; rename one",
+        "a.deep '7' is not a valid struct; give another value",
     ]
     assert "ERROR" not in capfd.readouterr().err
 
@@ -126,8 +126,8 @@ def test_a_parquet_file_without_a_byte(spark: SparkSession, tmp_path: Path, uri:
         ingest(spark, "events", alone)
 
 
-QUOTE = "has a quote that is not closed, or text behind one that is; mend or drop it"
-WIDTH = "has too few or too many fields: there are 2 columns; mend or drop it"
+QUOTE = "has an unclosed quote, or text after a closing quote; fix or drop it"
+WIDTH = "has too few or too many fields: there are 2 columns; fix or drop it"
 
 
 def test_quotes_of_csv(spark: SparkSession, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_csv_says_what_was_written(
 
 
 def test_what_is_no_utf8(spark: SparkSession, tmp_path: Path) -> None:
-    said = "is no UTF-8; write the file in that encoding"
+    said = "is not valid UTF-8; write the file in that encoding"
     path = tmp_path / "e.csv"
     path.write_bytes(b"event_id,x\n1,a\xe9b\n2,\xef\xbf\xbd\n3,\xc3\xa9\n")
     done = ingest(spark, "events", path)
@@ -265,7 +265,7 @@ def test_a_schema_loses_nothing(
     source = spark.createDataFrame(list(enumerate(texts)), "event_id long, x string")
     done = ingest(spark, "events", source, schema=Schema.of({"x": kind}))
     assert rows(done) == list(enumerate(good.values()))
-    assert reasons(done) == sorted(f"x '{text}' is no {kind}; give another value" for text in bad)
+    assert reasons(done) == sorted(f"x '{text}' is not a valid {kind}; give another value" for text in bad)
 
 
 def test_a_schema_loses_no_digits_of_numbers(spark: SparkSession, tmp_path: Path) -> None:
@@ -277,10 +277,10 @@ def test_a_schema_loses_no_digits_of_numbers(spark: SparkSession, tmp_path: Path
             spark, "events", frame.select("event_id", name), schema=Schema.of({name: "decimal(5,1)"})
         )
         assert rows(done) == [(0, Decimal("1.2"))]
-        assert reasons(done) == [f"{name} 1.25 is no decimal(5,1); give another value"]
+        assert reasons(done) == [f"{name} 1.25 is not a valid decimal(5,1); give another value"]
     path = lines(tmp_path / "e.json", {"event_id": 1, "x": 2.0}, {"event_id": 2, "x": 2.5})
     done = ingest(spark, "events", path, schema=Schema.of({"x": "int"}))
-    assert (rows(done), reasons(done)) == ([(1, 2)], ["x '2.5' is no int; give another value"])
+    assert (rows(done), reasons(done)) == ([(1, 2)], ["x '2.5' is not a valid int; give another value"])
 
 
 def test_ids_with_a_point(spark: SparkSession, tmp_path: Path) -> None:
@@ -385,6 +385,6 @@ def test_a_wide_table(spark: SparkSession, tmp_path: Path) -> None:
     text = f"event_id,{','.join(names)}\n" + "".join(f"{i}{',1.5' * 150}\n" for i in (1, 2, "x"))
     done = ingest(spark, "events", write(tmp_path / "e.csv", text))
     assert done.rows.select("event_id", "a7", "a149").collect() == [(1, 1.5, 1.5), (2, 1.5, 1.5)]
-    assert reasons(done) == ["event_id 'x' is no whole number of 64 bits"]
+    assert reasons(done) == ["event_id 'x' is not a 64-bit integer"]
     # No reason for each column: what Spark has to compile stays small.
     assert len(done.rows._jdf.queryExecution().optimizedPlan().toString()) < 50_000

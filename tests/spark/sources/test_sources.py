@@ -94,7 +94,7 @@ def test_csv_types_and_fields(spark: SparkSession, tmp_path: Path) -> None:
     assert (six["price"], six["name"]) == (-math.inf, "7")
     assert {row["row"]: row["reason"] for row in done.rejected.collect()} == dict.fromkeys(
         ["4,1,2", "5,1,2,3,4,5,6,7,8,9,10"],
-        "has too few or too many fields: there are 10 columns; mend or drop it",
+        "has too few or too many fields: there are 10 columns; fix or drop it",
     )
     # Whatever is asked for, bad rows stay out.
     assert done.rows.count() == 4
@@ -150,8 +150,11 @@ def test_json_types_and_lines(spark: SparkSession, tmp_path: Path) -> None:
     }
     assert (two["mix"], two["p"], two["side"], two["ok"]) == ("a", 2.0, {"n": 2.5, "name": None}, True)
     bad = {row["row"]: row["reason"] for row in done.rejected.collect()}
-    assert bad.pop('{"event_id": 10, "time": "12:30"}') == "time '12:30' is no timestamp; give another value"
-    assert set(bad.values()) == {"is no JSON object of its own line; mend or drop it"}
+    assert (
+        bad.pop('{"event_id": 10, "time": "12:30"}')
+        == "time '12:30' is not a valid timestamp; give another value"
+    )
+    assert set(bad.values()) == {"is not a JSON object on one line; fix or drop it"}
     assert len(bad) == 8
     assert done.rows.count() == 2
     assert schema_of(done.rows) == Schema.of(

@@ -48,9 +48,9 @@ def test_bad_keys_are_set_aside(spark: SparkSession, tmp_path: Path) -> None:
     assert reasons(done) == [
         "filter is null",
         "subscriber is null",
-        "subscription_id '1.5' is no whole number of 64 bits",
-        "subscription_id '9223372036854775808' is no whole number of 64 bits",
-        "subscription_id 'x7' is no whole number of 64 bits",
+        "subscription_id '1.5' is not a 64-bit integer",
+        "subscription_id '9223372036854775808' is not a 64-bit integer",
+        "subscription_id 'x7' is not a 64-bit integer",
         "subscription_id is null",
     ]
     bad = {row["reason"]: row for row in done.rejected.collect()}["filter is null"]
@@ -64,8 +64,8 @@ def test_ids_of_other_types(spark: SparkSession) -> None:
     frame = spark.sql("SELECT * FROM VALUES (1.0D), (2.5D), (1e300D), (NULL) AS t(event_id)")
     assert rows(ingest(spark, "events", frame)) == [(1,)]
     assert reasons(ingest(spark, "events", frame)) == [
-        "event_id 1.0E300 is no whole number of 64 bits",
-        "event_id 2.5 is no whole number of 64 bits",
+        "event_id 1.0E300 is not a 64-bit integer",
+        "event_id 2.5 is not a 64-bit integer",
         "event_id is null",
     ]
     frame = spark.sql("SELECT CAST(id + 18446744073709551614 AS DECIMAL(20,0)) AS EVENT_id FROM range(2)")
@@ -111,9 +111,9 @@ def test_a_schema_types_values_of_any_format(spark: SparkSession, tmp_path: Path
     assert (five["day"], five["s"]) == (None, None)
     assert one["extra"] == (7 if kind == "csv" else "7")
     assert reasons(done) == [
-        "day '31/12' is no date; give another value",
-        "n '2.5' is no int; give another value",
-        "price 'abc' is no double; give another value",
+        "day '31/12' is not a valid date; give another value",
+        "n '2.5' is not a valid int; give another value",
+        "price 'abc' is not a valid double; give another value",
     ]
 
 
@@ -129,7 +129,7 @@ def test_a_schema_against_typed_columns(spark: SparkSession) -> None:
         (0, 0, (0, 1), [0]),
         (2, 2, (2000, 1), [2]),
     ]
-    assert reasons(done) == ["n 1.5 is no int; give another value"]
+    assert reasons(done) == ["n 1.5 is not a valid int; give another value"]
     bad = json.loads(done.rejected.first()["row"])  # type: ignore[index]
     assert bad == {"event_id": 1, "n": 1.5, "side": {"k": "1000", "rest": 1}, "tags": [1]}
     # Types between which there is no way: every value is one that does not fit.
@@ -141,8 +141,8 @@ def test_a_schema_against_typed_columns(spark: SparkSession) -> None:
     )
     assert rows(done) == []
     assert set(reasons(done)) == {
-        "day 'false' is no date; give another value",
-        "day 'true' is no date; give another value",
+        "day 'false' is not a valid date; give another value",
+        "day 'true' is not a valid date; give another value",
     }
     with pytest.raises(TableError, match=r"has no column 'gone': it has 'event_id', 'n', .* schema has it"):
         ingest(spark, "events", frame, schema=Schema.of({"gone": "int"}))
@@ -166,8 +166,8 @@ def test_a_schema_against_json(spark: SparkSession, tmp_path: Path) -> None:
     assert types(done)["gone"] == "double"
     assert types(done)["flat"] == "struct<deep:int>"
     assert reasons(done) == [
-        "flat 'oops' is no struct; give another value",
-        "side.K 'x' is no int; give another value",
+        "flat 'oops' is not a valid struct; give another value",
+        "side.K 'x' is not a valid int; give another value",
     ]
 
 
@@ -237,8 +237,8 @@ def test_labels_keep_their_kind(spark: SparkSession, tmp_path: Path) -> None:
     table = {"flow": pa.array([1, 2**64 - 1], pa.uint64()), "subscriber": pa.array([1, 2], pa.uint16())}
     done = ingest(spark, "interests", parquet(tmp_path / "i.parquet", table))
     assert (rows(done), types(done)) == ([(1, 1)], {"flow": "bigint", "subscriber": "bigint"})
-    assert reasons(done) == ["flow 18446744073709551615 is no whole number of 64 bits"]
-    with pytest.raises(TableError, match=r"'flow' of .*f\.json .*double"):
+    assert reasons(done) == ["flow 18446744073709551615 is not a 64-bit integer"]
+    with pytest.raises(TableError, match=r"column 'flow' of .*f\.json has type double"):
         ingest(spark, "interests", lines(tmp_path / "f.json", {"flow": 1.5, "subscriber": 1}))
 
 
@@ -251,12 +251,12 @@ def test_rates(spark: SparkSession, tmp_path: Path) -> None:
     assert types(done) == {"flow": "string", "rate": "double", "time": "timestamp"}
     assert reasons(done) == [
         "flow 'a', time '2024-01-01 00:00:00' is used by another row; give each its own",
-        "rate 'x' is no double; give another value",
-        "rate -1.0 is no finite number of 0 or more",
-        "rate Infinity is no finite number of 0 or more",
-        "rate NaN is no finite number of 0 or more",
+        "rate 'x' is not a valid double; give another value",
+        "rate -1.0 is not a finite number of at least 0",
+        "rate Infinity is not a finite number of at least 0",
+        "rate NaN is not a finite number of at least 0",
         "rate is null",
-        "time 'noon' is no timestamp; give another value",
+        "time 'noon' is not a valid timestamp; give another value",
     ]
     done = ingest(spark, "rates", spark.createDataFrame([(1, 2), (1, 3), (2, 0)], "flow int, rate int"))
     assert rows(done) == [(1, 2.0), (2, 0.0)]
@@ -276,7 +276,7 @@ def test_changes_topology_locations_publishers(spark: SparkSession, tmp_path: Pa
     assert rows(done) == [("1", "x", 1.0)]
     assert reasons(done) == [
         "a and b are both '2'; a link joins two nodes",
-        "cost -0.5 is no finite number of 0 or more",
+        "cost -0.5 is not a finite number of at least 0",
         "cost is null",
     ]
     with pytest.raises(TableError, match="name nodes in two types, 'a' bigint and 'b' string; use one"):

@@ -198,7 +198,7 @@ def test_bad_rows_are_set_aside_by_ingest(spark: SparkSession, tmp_path: Path) -
         "action 'leave' is neither subscribe nor unsubscribe",
         "flow is null",
         "subscriber is null",
-        "time 'soon' is no timestamp; give another value",
+        "time 'soon' is not a valid timestamp; give another value",
         "time is null",
     ]
     (tmp_path / "r.csv").write_text("flow,rate\nx,-1\ny,inf\nz,NaN\nu,2\n")

@@ -86,7 +86,7 @@ def test_labels_are_as_the_others_are(json: Path, tmp_path: Path) -> None:
     )
     [piece] = read(tmp_path / "b.csv", flow=pa.int64())
     assert piece.rows["flow"].to_pylist() == [-4]
-    assert reasons(piece)[0] == "flow '007' is no whole number of 64 bits, as others are"
+    assert reasons(piece)[0] == "flow '007' is not a 64-bit integer like the other labels"
     assert len(reasons(piece)) == 3
     # One that is no number makes text of all that come first, whichever file it is in.
     [piece] = read(json, tmp_path / "b.csv")
@@ -96,12 +96,15 @@ def test_labels_are_as_the_others_are(json: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("no json", "is no JSON object of its own line; mend or drop it"),
-        ("[1]", "is no JSON object of its own line; mend or drop it"),
+        ("no json", "is not a JSON object on one line; fix or drop it"),
+        ("[1]", "is not a JSON object on one line; fix or drop it"),
         ('{"subscriber":"a","flow":1,"action":"subscribe"}', "time is null"),
-        ('{"time":"noon","subscriber":"a","flow":1,"action":"subscribe"}', 'time "noon" is none; write it'),
-        ('{"time":true,"subscriber":"a","flow":1,"action":"subscribe"}', "time true is none; write it"),
-        ('{"time":NaN,"subscriber":"a","flow":1,"action":"subscribe"}', "time NaN is none; write it"),
+        (
+            '{"time":"noon","subscriber":"a","flow":1,"action":"subscribe"}',
+            'time "noon" is invalid; write it',
+        ),
+        ('{"time":true,"subscriber":"a","flow":1,"action":"subscribe"}', "time true is invalid; write it"),
+        ('{"time":NaN,"subscriber":"a","flow":1,"action":"subscribe"}', "time NaN is invalid; write it"),
         ('{"time":1,"subscriber":null,"flow":1,"action":"subscribe"}', "subscriber is null"),
         ('{"time":1,"subscriber":"a","flow":1.5,"action":"subscribe"}', "flow 1.5 is neither a whole number"),
         ('{"time":1,"subscriber":"a","flow":1,"action":"join"}', "action 'join' is neither subscribe nor"),
@@ -124,7 +127,7 @@ def test_bad_rows_are_set_aside(line: str, reason: str, json: Path) -> None:
 def test_bad_rows_of_csv_and_parquet(csv: Path, parquet: Path) -> None:
     csv.write_text(csv.read_text() + "1,ann,7\n,ann,7,subscribe\n2026-01-01T00:00:00+01:00,ann,7,subscribe\n")
     [piece] = read(csv)
-    assert sorted(reasons(piece)) == ["has 3 fields, where 4 are expected; mend or drop it", "time is null"]
+    assert sorted(reasons(piece)) == ["has 3 fields, where 4 are expected; fix or drop it", "time is null"]
     assert rows(piece)[-1][0] == datetime(2025, 12, 31, 23, tzinfo=UTC)
     table = pq.read_table(parquet).set_column(3, "action", [["subscribe", None, "x"]])
     pq.write_table(table, parquet)
@@ -136,7 +139,7 @@ def test_bad_rows_of_csv_and_parquet(csv: Path, parquet: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("b.parquet", b"PAR1 and no more", "the file, or the rest of it, is no table of changes: "),
+        ("b.parquet", b"PAR1 and no more", "the file, or the rest of it, is not a table of changes: "),
         ("b.csv", b"", "there is no column 'time', 'subscriber', 'flow', 'action'; it has none"),
         (
             "b.csv",

@@ -195,7 +195,7 @@ def test_a_start_with_interests_rates_and_bad_rows(place: Place) -> None:
     aside = pq.read_table(folder / "plan.rejected").to_pylist()
     assert [(row["batch"], row["reason"]) for row in aside] == [
         (-1, "subscriber is null"),
-        (0, "subscriber 'x' is no whole number of 64 bits, as others are"),
+        (0, "subscriber 'x' is not a 64-bit integer like the other labels"),
     ]
 
 

@@ -162,14 +162,14 @@ def test_bad_rows_and_changes_beside(place: Place) -> None:
     wanted = {"x": fade + 30 * math.log(2) / HALF_LIFE, "y": fade, "new": fade}
     assert place.rates == pytest.approx(wanted, rel=1e-9)
     aside = pq.read_table(place.folder / "plan.rejected").to_pylist()
-    amount = "is no number from 0 to 2^63; give how many there were"
+    amount = "is not a number from 0 to 2^63; give the number of events"
     assert sorted((row["table"], row["reason"]) for row in aside) == [
         ("changes", "flow is null"),
         ("events", f"events -2 {amount}"),
         ("events", f"events nan {amount}"),
         ("events", "flow is null"),
-        ("events", "is no JSON object of its own line; mend or drop it"),
-        ("events", 'time "soon" is none; write it as 2026-11-16T09:00:00, in UTC, or with its zone'),
+        ("events", "is not a JSON object on one line; fix or drop it"),
+        ("events", 'time "soon" is invalid; write it as 2026-11-16T09:00:00, in UTC, or with its zone'),
         ("events", "time is null"),
         ("events", "time is null"),
     ]

@@ -169,8 +169,8 @@ class TestBadInput:
         assert place.found() == {1: [1], 4: [1, 2]}
         rows = {row["row"]: row["reason"] for row in place.out("out-rejected")}
         assert set(rows) == {lines[1], lines[2], lines[3], lines[4], lines[6], lines[7]}
-        assert rows[lines[1]] == "price 'cheap' is no double; give another value"
-        assert rows[lines[2]].startswith("is no JSON object")
+        assert rows[lines[1]] == "price 'cheap' is not a valid double; give another value"
+        assert rows[lines[2]].startswith("is not a JSON object")
         assert rows[lines[4]] == "event_id is null"
 
     def test_csv(self, place: Place) -> None:

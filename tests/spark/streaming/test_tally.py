@@ -113,7 +113,7 @@ def test_a_task(tmp_path: Path) -> None:
         2: (2.5, 0.0, 3.0),  # of a flow that nobody knows; its name may be empty
     }
     assert {(row["low"], row["high"]) for row in sums.values()} == {(2_000_000, 9_000_000)}
-    assert aside == [("has 2 fields, where 3 are expected; mend or drop it", 1, "7,y")]
+    assert aside == [("has 2 fields, where 3 are expected; fix or drop it", 1, "7,y")]
 
 
 def test_files_with_much_that_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ def test_files_with_much_that_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("flow is null", 1),
         ("flow is null", 1),
         ("2 more rows of this file cannot be used", 2),
-        (f"the file, or the rest of it, is no table of events: {lacking}", 1),
-        ("time is more than a day from now; mend it, or the clock", 1),
+        (f"the file, or the rest of it, is not a table of events: {lacking}", 1),
+        ("time is more than a day from now; correct it, or the clock", 1),
     ]
     assert [row.rsplit("/", 1)[-1] for _, n, row in aside if n > 1] == ["a.parquet"]
     assert sums[0]["events"] == 2

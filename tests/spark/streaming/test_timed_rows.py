@@ -17,9 +17,9 @@ from narrowcast.spark.stages.changes import instant_of
 from narrowcast.spark.streaming.timed_rows import (
     RowShape,
     TimedRows,
-    _alike,
-    _moments,
-    _objects,
+    _parse_times,
+    _parsed_rows,
+    _uniform_rows,
     read_timed_rows,
 )
 from support.errors import refused
@@ -73,7 +73,7 @@ def test_amounts_of_every_format(tmp_path: Path) -> None:
         "c": [(1.5, "x", 2.0)],
         "d": [(1.0, "5", 1.0)],
     }
-    no = "is no number from 0 to 2^63; give how many there were"
+    no = "is not a number from 0 to 2^63; give the number of events"
     assert bad(found["a"]) == [
         "events is null",
         f"events -1 {no}",
@@ -113,7 +113,7 @@ def test_half_a_letter(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.json").write_text("\n".join([*lines, '{"time": 2, "symbol": "\\ud83d\\ude00"}']))
     parts = list(read_timed_rows(str(tmp_path / "a.json"), EVENTS, 9))
-    assert bad(parts) == ["holds half a letter, of those that are written as two; mend or drop it"] * 2
+    assert bad(parts) == ["contains an unpaired surrogate; fix or drop it"] * 2
     assert good(parts) == [(2.0, "😀", 1.0)]
 
 
@@ -149,7 +149,7 @@ ANY = st.dictionaries(st.sampled_from(["time", "Symbol", "symbol", "events", "mo
 )
 def test_objects_read_together_and_one_by_one(rows: list[dict[str, Any]]) -> None:
     lines = [json.dumps(row) for row in rows]
-    fast, slow = _alike(lines, EVENTS), _objects(lines, EVENTS)
+    fast, slow = _uniform_rows(lines, EVENTS), _parsed_rows(lines, EVENTS)
     if fast is not None:
         assert fast.bad.to_pylist() == slow.bad.to_pylist()
         assert fast.whole == slow.whole or not lines
@@ -161,7 +161,7 @@ def test_objects_read_together_and_one_by_one(rows: list[dict[str, Any]]) -> Non
 
 @pytest.mark.parametrize("time", ['"2026-11-16T09:00:00"', '"2026-11-16 09:00:00.25"', "1794819600"])
 def test_plain_objects_are_read_together(time: str) -> None:
-    found = _alike([f'{{"time": {time}, "symbol": "x", "price": 0.5}}'] * 3, EVENTS)
+    found = _uniform_rows([f'{{"time": {time}, "symbol": "x", "price": 0.5}}'] * 3, EVENTS)
     assert found is not None
     assert (
         found.columns["time"].cast(pa.int64()).to_pylist()
@@ -177,7 +177,7 @@ def test_times_as_they_are_read_one_by_one(texts: list[str | None]) -> None:
         except ParameterError:
             return None
 
-    moments, wrong = _moments(pa.array(texts, pa.string()))
+    moments, wrong = _parse_times(pa.array(texts, pa.string()))
     assert moments.to_pylist() == [slow(text) for text in texts]
     assert [text is not None for text in wrong.to_pylist()] == [
         text is not None and slow(text) is None for text in texts
@@ -186,7 +186,7 @@ def test_times_as_they_are_read_one_by_one(texts: list[str | None]) -> None:
 
 @given(st.lists(st.none() | SECONDS | st.sampled_from([float("nan"), float("inf"), 1e300]), max_size=12))
 def test_seconds_as_they_are_read_one_by_one(values: list[float | None]) -> None:
-    moments, wrong = _moments(pa.array(values, pa.float64()))
+    moments, wrong = _parse_times(pa.array(values, pa.float64()))
     for value, moment, why in zip(values, moments.to_pylist(), wrong.to_pylist(), strict=True):
         try:
             slow = None if value is None else instant_of(value)

@@ -27,7 +27,7 @@ LARGEST = (1 << 20) - (1 << 14)
 _read = msgspec.json.Decoder(dict[str, Any]).decode
 #: Maximum nesting, which is checked in the first `_HEAD` bytes of payloads of more than `_SHORT` bytes.
 _DEEPEST, _SHORT, _HEAD = 64, 200, 400
-_DEEP = f"event is no JSON object: it is nested more than {_DEEPEST} deep; flatten it"
+_DEEP = f"event is not a JSON object: it is nested more than {_DEEPEST} deep; flatten it"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 #: Maximum characters of a parser's error in a reason.
 _MAX_ERROR = 200
@@ -186,7 +186,7 @@ def _reason(payload: bytes, error: BaseException) -> str:
         return "event is empty"
     if isinstance(error, RecursionError):
         return _DEEP
-    return f"event is no JSON object: {first_line(error)[:_MAX_ERROR]}"
+    return f"event is not a JSON object: {first_line(error)[:_MAX_ERROR]}"
 
 
 def _is_deep(payload: bytes) -> bool:

@@ -83,7 +83,7 @@ def ingest(
     ...     events = spark.createDataFrame([("1", 7.5), ("x7", 8.0)], "event_id string, price double")
     ...     done = ingest(spark, "events", events)
     ...     print(done.rows.collect(), done.rejected.first()["reason"])
-    [Row(event_id=1, price=7.5)] event_id 'x7' is no whole number of 64 bits
+    [Row(event_id=1, price=7.5)] event_id 'x7' is not a 64-bit integer
     """
     from pyspark.sql import functions as sf
 

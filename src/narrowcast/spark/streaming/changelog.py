@@ -149,7 +149,7 @@ class _PendingChanges:
             number = parse_integers(columns[name])
             for i in np.flatnonzero(np.asarray(pc.and_(fine, pc.is_null(number)))).tolist():
                 reason = (
-                    f"{name} '{columns[name][i].as_py()[:60]}' is no whole number of 64 bits, as others are"
+                    f"{name} '{columns[name][i].as_py()[:60]}' is not a 64-bit integer like the other labels"
                 )
                 rejected.append((reason, json_of({each: columns[each][i].as_py() for each in COLUMNS})))
             fine = pc.and_(fine, pc.is_valid(number))

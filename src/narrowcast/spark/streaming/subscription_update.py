@@ -163,7 +163,7 @@ def _integers(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
         number = pc.binary_join_element_wise(pc.if_else(pc.equal(sign, "-"), "-", ""), digits, "")
         found = pc.if_else(fits, number, pa.scalar(None, pa.string())).cast(pa.int64())
     shown = text if pa.types.is_primitive(kind) else _quoted(text)
-    invalid = pc.binary_join_element_wise(f"{_ID} ", shown, " is no whole number of 64 bits", "")
+    invalid = pc.binary_join_element_wise(f"{_ID} ", shown, " is not a 64-bit integer", "")
     reason = pc.if_else(pc.is_null(plain), f"{_ID} is null", invalid)
     return found, pc.if_else(pc.is_null(found), reason, pa.scalar(None, pa.string()))
 

@@ -149,7 +149,7 @@ def read_timed_rows(path: str, shape: RowShape, size: int) -> Iterator[TimedRows
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "1.csv")
     ...     _ = file.write_text("time,flow\n9,x\n,x\n")
-    ...     some, _ = read_timed_rows(str(file), RowShape("events", ("flow",), amounts=("events",)), 100)
+    ...     some, *_ = read_timed_rows(str(file), RowShape("events", ("flow",), amounts=("events",)), 100)
     >>> some.columns["events"].to_pylist(), some.bad.to_pylist()
     ([1.0, 1.0], [None, 'time is null'])
     """
@@ -189,7 +189,7 @@ def rejecting_unreadable(file_name: str, table: str, rejected: list[tuple[str, s
             ) from error
         problem = first_line(error)
     log.warning("rejected the file %s: %s", file_name, problem)
-    rejected.append((f"the file, or the rest of it, is no table of {table}: {problem}", file_name))
+    rejected.append((f"the file, or the rest of it, is not a table of {table}: {problem}", file_name))
 
 
 def parse_integers(texts: pa.Array) -> pa.Array:
@@ -252,7 +252,7 @@ def _csv(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
 
 def _width_reason(found: int, expected: int) -> str:
     """Return the reason to reject a record whose number of fields differs from the header's."""
-    return f"has {found} fields, where {expected} are expected; mend or drop it"
+    return f"has {found} fields, where {expected} are expected; fix or drop it"
 
 
 def _json(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
@@ -306,9 +306,9 @@ def _parsed_rows(lines: list[str], shape: RowShape) -> TimedRows:
             row = json.loads(line)
         except ValueError:
             row = None
-        bad = None if isinstance(row, dict) else "is no JSON object of its own line; mend or drop it"
+        bad = None if isinstance(row, dict) else "is not a JSON object on one line; fix or drop it"
         if "\\u" in line and not _is_unicode(row):
-            row, bad = None, "holds half a letter, of those that are written as two; mend or drop it"
+            row, bad = None, "contains an unpaired surrogate; fix or drop it"
         found = {name.lower(): value for name, value in row.items()} if isinstance(row, dict) else {}
         for name in shape.labels:
             value = found.get(own[name])
@@ -407,7 +407,7 @@ def _amounts(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array]:
 
 
 def _amount_reason(name: str, value: str) -> str:
-    return f"{name} {value} is no number from 0 to 2^63; give how many there were"
+    return f"{name} {value} is not a number from 0 to 2^63; give the number of events"
 
 
 def _parse_times(times: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -464,7 +464,7 @@ def _parse_time(value: Any) -> int | None:
 
 def _time_reason(value: Any) -> str:
     shown = json.dumps(value, ensure_ascii=False)[:60]
-    return f"time {shown} is none; write it as 2026-11-16T09:00:00, in UTC, or with its zone"
+    return f"time {shown} is invalid; write it as 2026-11-16T09:00:00, in UTC, or with its zone"
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -484,5 +484,5 @@ def latest_allowed() -> int:
 def future_reasons(some: TimedRows, last: int) -> pa.Array:
     """Return a reason for each row later than `last`: a single one would make all other rows outdated."""
     late = pc.fill_null(pc.greater(some.columns["time"].cast(pa.int64()), last), False)
-    reason = pa.scalar("time is more than a day from now; mend it, or the clock", pa.string())
+    reason = pa.scalar("time is more than a day from now; correct it, or the clock", pa.string())
     return pc.if_else(late, reason, pa.scalar(None, pa.string()))
