@@ -50,7 +50,8 @@ def match(
         typer.Option(
             "--rejected",
             metavar="R",
-            help="Write rejected rows to this table (default: M-rejected, beside M).",
+            help="Write rejected rows to this table (default: a table named like --out with -rejected, "
+            "beside it).",
             rich_help_panel=panels.INPUT,
         ),
     ] = None,

@@ -40,7 +40,7 @@ def plan(
         typer.Option(
             "--sessions",
             metavar="L",
-            help="Maximum number of sessions inside the channels, for two-level methods such as joint "
+            help="Maximum total number of sessions of all channels, for two-level methods such as joint "
             "(default: a one-level plan).",
             rich_help_panel=panels.PLANNING,
         ),

@@ -336,7 +336,10 @@ def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
 
 @kernel
 def lay(grid: GridArrays, order: Ints, first: Ints, bounds: GridBounds, write: bool) -> None:
-    """Put every box into the cells it overlaps, in `grid.chunk`; or only count chunks, in `grid.start`."""
+    """Write every box into `grid.chunk`, once for each cell it overlaps; without `write` only count chunks.
+
+    The counts are stored in `grid.start`: the first chunk of each cell.
+    """
     place = np.full(len(bounds.last), -1, np.int32)
     begin, end = np.zeros(AXES, np.int64), np.ones(AXES, np.int64)
     for g in range(len(grid.group)):

@@ -1,11 +1,11 @@
-"""Improving moves of subscribers between clusters, in which each member receives all flows of its cluster.
+"""Moves of subscribers between clusters that lower the rate of received messages.
 
-A cluster of n members whose wants have total weight u costs n u: every member receives all of them. `part[m]`
-is the share of a flow that counts if m members want it: 0 for none and 1 for any number, or something
-smoother
-in between. State is stored by flow and cluster: `count` is m, and `step` is what one more member would add,
-so
-that what a subscriber would add to each cluster is a sum of rows.
+Each subscriber is in one cluster, and receives all flows that any member of its cluster wants. A cluster of
+n members (`size`) that want flows of total rate u (`union`) costs n u messages per second. `weight` is the
+rate of each flow. `part[m]` is the share of a flow's rate that counts in u if m members want the flow: 0 for
+no member and 1 otherwise, or a smooth function that grows from 0 to 1. State is stored by flow and cluster:
+`count` is m, and `step` is what one more interested member would add to u, so that what a subscriber would
+add to each cluster is a sum of rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 @kernel
 def count_in(indptr: Ints, index: Numbers, cluster: Ints, count: Numbers, size: Ints) -> None:
-    """Count wants and members from the cluster of each subscriber; -1 is no cluster."""
+    """Count the members of each cluster, and those that want each flow; cluster -1 stands for no cluster."""
     count[:] = 0
     size[:] = 0
     for x in range(len(cluster)):
@@ -42,7 +42,7 @@ def count_in(indptr: Ints, index: Numbers, cluster: Ints, count: Numbers, size: 
 
 @kernel
 def sum_up(weight: Doubles, part: Doubles, count: Numbers, step: Doubles, size: Ints, union: Doubles) -> None:
-    """Compute the weight of each cluster, and what one more member would add, from the counts."""
+    """Compute from `count` each cluster's total rate u, and what one more interested member would add."""
     union[:] = 0.0
     for f in range(len(weight)):
         for c in range(len(size)):
@@ -111,7 +111,7 @@ def place(
     order: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, cluster: Ints,
     count: Numbers, step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Put unassigned subscribers, one after the other, into the cheapest cluster with room."""
+    """Put subscribers without a cluster, one after the other, into the cheapest cluster with room."""
     more = np.empty(len(size))
     for x in order:
         if cluster[x] < 0:
@@ -138,7 +138,7 @@ def gains(
     some: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, cluster: Ints,
     count: Numbers, step: Doubles, size: Ints, union: Doubles, gain: Doubles,
 ) -> None:  # fmt: skip
-    """Compute what is saved when each given subscriber alone moves to its cheapest cluster.
+    """For each subscriber in `some`, compute what is saved if it alone moves to its cheapest cluster.
 
     It is 0 if no cluster has room, or if a move saves no more than rounding.
     """
@@ -157,11 +157,11 @@ def settle(
     order: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, few: int,
     cluster: Ints, count: Numbers, step: Doubles, size: Ints, union: Doubles, moves: Ints,
 ) -> int:  # fmt: skip
-    """Move subscribers to cheaper clusters until a pass has at most `few` moves; return the passes.
+    """Move subscribers to cheaper clusters until a pass has at most `few` moves; return the number of passes.
 
     Each move lowers the sum of n u over all clusters. The length of `moves` limits the passes, and it
-    receives the number of moves of each; after the last pass subscribers may still gain by moving. `moves`,
-    which counts the moves of each; after the last of all it may be that many would still move.
+    receives the number of moves in each pass; when the limit ends the loop, subscribers may still gain by
+    moving.
     """
     more = np.empty(len(size))
     for turn in range(len(moves)):

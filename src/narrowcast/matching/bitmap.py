@@ -121,7 +121,7 @@ class FlatIndex:
         return counts
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the layout, `flat`, and the number of chunks (ranges of boxes with adjacent flags)."""
         return {"layout": "flat", "chunks": -(-self.n_boxes // (self.width * 64))}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -200,7 +200,7 @@ class BlockIndex:
         return counts
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the layout, `blocks`, and how many groups and sections of groups it has."""
         sections, groups = len(self.blocks.section) - 1, len(self.blocks.first) - 1
         return {"layout": "blocks", "groups": groups, "sections": sections}
 

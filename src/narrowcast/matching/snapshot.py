@@ -1,4 +1,8 @@
-"""Matcher snapshot: the immutable state of a matcher, so that readers need no lock."""
+"""Matcher snapshot: the immutable state of a matcher, so that readers need no lock.
+
+Each added subscription gets the next slot, a number that never changes. Removal leaves the slot empty. A
+segment is an index over a range of slots; the most recent subscriptions, in no segment yet, are the tail.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatcherSnapshot:
-    """Subscriptions in slots, in the order of arrival; a removed subscription leaves its slot empty.
+    """The subscriptions of a matcher by slot, in the order of arrival, with the indexes over them.
 
     Parameters
     ----------
@@ -53,24 +57,24 @@ class MatcherSnapshot:
 
     @property
     def n_boxes(self) -> int:
-        """Number of boxes of the current subscriptions."""
+        """Number of boxes of all subscriptions that have not been removed."""
         counts = np.concatenate([piece.boxes.counts for piece in self.sets])
         return int(counts.sum() if self.alive is None else counts[self.alive].sum())
 
     @property
     def n_indexed(self) -> int:
-        """Number of slots in the segments."""
+        """Number of slots that belong to a segment, not to the tail."""
         return self.n_slots - self.tail.n_subscriptions
 
     @property
     def attributes(self) -> set[int]:
-        """The attributes whose keys are needed."""
+        """Attributes of which matching needs the values of an event."""
         parts = [*(s.ranks.attribute for s in self.segments), *(c.attributes for c in self.tail.chunks)]
         return set().union(*parts)
 
     @property
     def plain(self) -> bool:
-        """Whether slots are positions and all are in one segment."""
+        """Whether nothing was removed and one segment has all subscriptions: then slots are positions."""
         return (
             self.alive is None
             and len(self.segments) == 1
@@ -80,7 +84,7 @@ class MatcherSnapshot:
 
     @property
     def subscriptions(self) -> SubscriptionSet:
-        """The current subscriptions in order; computed on first use."""
+        """The subscriptions that have not been removed, in the order of arrival; computed on first use."""
         known = self._cache.get("subscriptions")
         if known is None:
             known = SubscriptionSet.slots(self.sets)
@@ -92,7 +96,7 @@ class MatcherSnapshot:
 
     @property
     def position(self) -> NDArray[np.int32]:
-        """Position of each slot among the used slots, -1 for an empty slot; computed on first use."""
+        """Position of each slot among the non-empty slots, -1 for an empty one; computed on first use."""
         known = self._cache.get("position")
         if known is None:
             assert self.alive is not None
@@ -103,7 +107,7 @@ class MatcherSnapshot:
         return known
 
     def without(self, slots: NDArray[np.int64]) -> MatcherSnapshot:
-        """Return the snapshot with the given slots empty."""
+        """Return a copy of the snapshot in which the subscriptions in the given slots are removed."""
         alive = np.ones(self.n_slots, bool) if self.alive is None else self.alive.copy()
         alive[slots] = False
         return replace(self, alive=alive)

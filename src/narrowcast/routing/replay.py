@@ -121,7 +121,7 @@ class EventReplay:
         return Matches.from_pairs(self.interested.rows(), place, self.interested.n_events)
 
     def messages(self, sent: Deliveries, plan: ChannelPlan) -> MessageCounts:
-        """Return the numbers of messages of each event."""
+        """Count for each event the messages sent to channels, received there, sent directly, and wasted."""
         channel, direct = sent.channels.counts(), sent.unicast.counts()
         members = plan.members()[plan.groups()]
         received = np.bincount(sent.channels.rows(), members[sent.channels.index], sent.n_events)
@@ -131,7 +131,7 @@ class EventReplay:
         return MessageCounts(channel, received, direct, received + direct - self.interested.counts())
 
     def cost(self, sent: Deliveries, plan: ChannelPlan) -> Doubles:
-        """Return the cost of each event."""
+        """Return the cost of each event: on the network, or without one the number of deliveries."""
         network = self.network
         if network is None:
             messages = self.messages(sent, plan)
@@ -152,7 +152,7 @@ class EventReplay:
         return np.asarray(found, np.float64)
 
     def improvement(self, sent: Deliveries, plan: ChannelPlan) -> float:
-        """Return the achieved percentage of the possible saving over unicast; 0 without a network."""
+        """Return the percentage of the possible saving over unicast that is achieved; 0 without a network."""
         if self.network is None:
             return 0.0
         return self.network.improvement(self.cost(sent, plan), self.unicast, self.ideal)

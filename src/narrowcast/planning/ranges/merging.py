@@ -206,7 +206,7 @@ class Merging:
     def fit(
         self, hubs: AttributeLines, *, alive: Iterable[int] | None = None, most: int | None = None
     ) -> Self:
-        """Decide which trees to keep, and divide the intervals in them.
+        """Decide which attributes keep a tree, assign each filter to a tree, and divide its intervals there.
 
         Parameters
         ----------

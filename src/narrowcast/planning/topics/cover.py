@@ -156,9 +156,10 @@ class Cover(BasePlanner):
     def find_clusters(
         self, interest: Interest, model: Overall, *, times: int = 1
     ) -> tuple[CoverState, NDArray[np.int64]]:
-        """Return the best clusters found, and the kind of each subscriber.
+        """Search for clusters of flows; return the best ones, and for each subscriber the number of its kind.
 
-        Each subscriber counts `times` times.
+        Subscribers that want the same flows are of one kind. The interest may be a sample: each of its
+        subscribers counts `times` times.
         """
         end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         n = times * interest.n_subscribers

@@ -229,13 +229,13 @@ def _count(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class LargeDirect:
-    """The planner `direct` on Spark, an entry of `LARGE_PLANNERS`."""
+    """Runs the planner `direct` on Spark, for an interest that is too large for the driver."""
 
     planner: Direct
     parameters: ClassVar[tuple[str, ...]] = ("balance", "sample", "merged", "passes", "soft")
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Plan on Spark: see `LargePlanner.plan`."""
+        """Cluster the subscribers in Spark tables; return the plan, and what is needed to reproduce it."""
         with plan_direct(frames, self.planner, limit=limit) as found:
             plan = found.plan()
             return LargePlan(plan, found.interest(plan), how=found.how)

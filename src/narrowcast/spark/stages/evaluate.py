@@ -1,7 +1,8 @@
 """Evaluation of a plan on Spark: its costs on the full interest, compared with baselines.
 
-Flows are divided into blocks. A block has some of the flows with their rates and subscribers. A worker scores
-it with the same cost models that score an interest on the driver, and the scores of blocks add up.
+Flows are divided into blocks: a block is a set of flows, with their rates and interested subscribers. A
+worker computes the costs of the plan and of the baselines on one block, with the same cost models as on the
+driver; these costs are called scores, and are added up over all blocks.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ def _unserved_in(plan: ChannelPlan, pairs: pa.Table) -> pa.Table:
 def _check_served(
     frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int
 ) -> tuple[int, Positions]:
-    """Check that a plan serves every wanted pair.
+    """Check that a plan serves every wanted pair of a subscriber and a flow.
 
     Returns the number of wanted pairs, and the number of pairs and flows in each group of hash channels.
     """
@@ -274,7 +275,7 @@ def _check_served(
 def _counts(
     rows: DataFrame, groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> tuple[Positions, Positions]:
-    """Count the rows of each group, and the rows that are pairs not served by the plan."""
+    """Count the rows of each group of hash channels, and the wanted pairs that the plan does not serve."""
     from pyspark.sql import functions as sf
 
     counts = rows.mapInArrow(partial(_count, groups=groups, plan=plan), _COUNTS).groupBy("group")
@@ -287,7 +288,7 @@ def _counts(
 def _count(
     batches: Iterator[pa.RecordBatch], groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Count the rows and the unserved pairs of each group in a partition."""
+    """Count, in one partition, the rows of each group of hash channels and the wanted pairs not served."""
     for table in chunks(batches):
         missed = table.slice(0, 0) if plan is None else _unserved_in(plan.value, table)
         counts = [
@@ -300,7 +301,10 @@ def _count(
 
 
 def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, kind: str) -> NoReturn:
-    """Raise an error like that of `ChannelPlan.validate`; `kind` is what the column `subscriber` names."""
+    """Raise an error with the number of wanted pairs that a plan does not serve, and examples of them.
+
+    `kind` is what the column `subscriber` contains: subscribers or subscriptions.
+    """
     first = ", ".join(
         f"{kind} {row.subscriber!r} wants flow {row.flow!r}"
         for row in missed.orderBy("subscriber", "flow").limit(3).collect()
@@ -338,7 +342,7 @@ def _score_blocks(
     subscribers: Labels,
     models: Mapping[str, CostModel],
 ) -> list[Score]:
-    """Score all blocks in workers, and collect the scores."""
+    """Compute in workers the costs of the plan and the baselines on each block of flows, and collect them."""
     interests, rates = frames.interests.select("subscriber", "flow"), frames.rates.select("flow", "rate")
     flow, subscriber = (interests.schema[each].dataType.simpleString() for each in ("flow", "subscriber"))
     place = partial(add_block, blocks=blocks)
@@ -370,10 +374,10 @@ def _score(
     channels: int,
     models: Mapping[str, CostModel],
 ) -> pa.Table:
-    """Score one block.
+    """Return the costs of the plan and the baselines on one block of flows.
 
-    `left` has its flows and rates; `right` its wanted pairs, and listeners (subscriber, channel) of hash
-    channels that it shares with other blocks.
+    `left` has the flows of the block and their rates. `right` has their wanted pairs, and the listeners
+    (subscriber, channel) of those hash channels whose flows are in several blocks.
     """
     listeners = None
     if "channel" in right.column_names:
@@ -394,7 +398,7 @@ def _plans(
     channels: int,
     listeners: pa.Table | None = None,
 ) -> dict[str, ChannelPlan]:
-    """Return the plan and the baselines for the flows of an interest, which may be one block of all flows.
+    """Return the plan and the baselines for the flows of an interest: one block of flows, or all flows.
 
     `subscribers` are those of all blocks. `listeners` (subscriber, channel) are those of hash channels that
     this block shares with others.
@@ -412,7 +416,7 @@ def _plans(
 
 
 def _hash_plan(interest: Interest, channels: int, listeners: pa.Table | None) -> ChannelPlan:
-    """Return the plan of `Hash`, with additional listeners of channels that have flows in other blocks."""
+    """Return the plan of the baseline `Hash`; `listeners` join channels that have flows in other blocks."""
     plan = Hash(channels=channels).fit(interest).plan_
     if listeners is None or listeners.num_rows == 0:
         return plan
@@ -427,7 +431,7 @@ def _hash_plan(interest: Interest, channels: int, listeners: pa.Table | None) ->
 def _scores(
     interest: Interest, plans: Mapping[str, ChannelPlan], models: Mapping[str, CostModel]
 ) -> Iterator[Score]:
-    """Yield the channels in use, and the cost of each plan and of the ideal, term by term."""
+    """Yield, for each plan and the ideal, the number of channels in use and each term of each cost."""
     yield "per-flow", None, None, plans["per-flow"].n_groups
     for channel in np.unique(plans["hash"].carries.indices).tolist():
         yield "hash", None, str(channel), 1.0
@@ -447,7 +451,7 @@ def _evaluation(
     n_subscribers: int,
     costs: Iterable[str],
 ) -> Evaluation:
-    """Add up the scores of all blocks; `name` is the name of the plan in the result."""
+    """Add up the costs of all blocks; `name` is the name of the plan in the result."""
     parts: dict[tuple[str, str | None, str | None], list[float]] = defaultdict(list)
     for method, cost, term, value in scores:
         parts[method, cost, term].append(value)

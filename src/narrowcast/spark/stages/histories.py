@@ -1,10 +1,11 @@
 """Histories: the recent events that each subscription, or each subscriber, matched (tariq2012, section 2).
 
-The driver numbers events, in the order of time, and rows (subscriptions or subscribers). The matches of an
-event are shuffled as bytes: for each block of rows a list with two bytes for each match, or flags if these
-are smaller. One worker transposes the lists of a block into the events of each row, and packs them again.
-Matches are therefore never rows of a Spark table, and neither an event that all subscribers want nor a
-subscriber of all events overloads a task.
+The driver numbers the selected events in the order of time, and the owners of histories (subscriptions or
+subscribers), which are called rows here. A block is a range of row numbers whose histories are packed
+together. The matches of an event are shuffled as bytes: for each block a list with two bytes for each match,
+or flags if these are smaller. One worker transposes the lists of a block into the events of each row, and
+packs them again. Matches are therefore never rows of a Spark table, and neither an event that all subscribers
+want nor a subscriber that wants all events overloads a task.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _BATCH, _FEW = "spark.sql.parquet.columnarReaderBatchSize", "64"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
-    """Histories packed into blocks; owners without matches have an empty history.
+    """The recent events of each owner (a subscription or subscriber), packed; without matches it has none.
 
     Parameters
     ----------
@@ -85,12 +86,12 @@ class Histories:
 
     @property
     def name(self) -> str:
-        """The name of the column of owners: `subscription_id` or `subscriber`."""
+        """Name of the column that identifies the owner of a history: `subscription_id` or `subscriber`."""
         return "subscription_id" if self.of == "subscription" else "subscriber"
 
     @property
     def kind(self) -> str:
-        """The Spark type of the column of owners."""
+        """Spark type of the column that identifies the owner of a history."""
         return str(self.packed.schema["label"].dataType.simpleString())[len("array<") : -1]
 
     def table(self) -> DataFrame:
@@ -103,7 +104,7 @@ class Histories:
         return self._unpack(events, "history", "bigint")
 
     def rows(self, flows: Broadcast[Labels]) -> DataFrame:
-        """Return `subscriber`, `flows` and a hash of the flows, like `rows_of`, without a shuffle.
+        """Return `subscriber`, its history as positions in `flows`, and a hash of it, without a shuffle.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class Histories:
         return found.select("subscriber", "flows", sf.xxhash64("flows").alias("hash"))
 
     def frames(self) -> InterestFrames:
-        """Return the interest in events, each a flow of rate 1, like `from_matches`.
+        """Return the histories as an interest: a flow is an event, wanted by the owners that matched it.
 
         For histories of subscriptions, each subscription counts as a subscriber.
         """
@@ -139,7 +140,7 @@ class Histories:
         return InterestFrames(pairs, rates, "events", subscribers=subscribers, histories=self)
 
     def _unpack(self, values: Broadcast[Any], column: str, kind: str) -> DataFrame:
-        """Return a row for each history, with event numbers replaced by `values` at these positions."""
+        """Return one row for each history, with each event number replaced by its entry in `values`."""
         shape = f"{self.name} {self.kind}, {column} array<{kind}>"
         work = partial(_unpack, values=values, names=(self.name, column))
         return self.packed.select("label", "events").mapInArrow(work, shape)
@@ -245,7 +246,7 @@ def check_selection(*, last: int | None, window: float | None, recent: int | Non
 
 
 def write_histories(found: Histories, path: str) -> dict[str, int]:
-    """Write the table of histories, and return the number of histories and of empty ones."""
+    """Write the table of histories; return how many histories there are, and how many of them are empty."""
     from pyspark.sql import functions as sf
 
     spark = found.packed.sparkSession
@@ -274,7 +275,7 @@ def long_rows(spark: SparkSession) -> Iterator[None]:
 def _order_events(
     matches: DataFrame, events: DataFrame | None, *, window: float | None, recent: int | None
 ) -> Ints:
-    """Return the ids of the selected events in the order of time."""
+    """Return the ids of the events selected by `window` and `recent`, in the order of time."""
     from pyspark.sql import functions as sf
 
     if events is not None:
@@ -349,7 +350,7 @@ def _pack(
     last: int | None,
     n_events: int,
 ) -> DataFrame:
-    """Return the table `Histories.packed`."""
+    """Return the table `Histories.packed` from the matching subscription ids of each event."""
     from pyspark.sql import functions as sf
 
     spark = matches.sparkSession
@@ -369,7 +370,7 @@ def _pack(
 
 
 def _cut(batches: Iterator[pa.RecordBatch], numbers: Broadcast[_Numbers]) -> Iterator[pa.RecordBatch]:
-    """Divide matches by blocks of rows: one output row for each block, with the positions for each event."""
+    """Yield the matches of many events, divided by block: see `_pieces` for the columns."""
     mapping = numbers.value
     pending: list[tuple[Numbers, Numbers]] = []
     for batch in batches:
@@ -405,7 +406,7 @@ def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _pieces(matches: list[tuple[Numbers, Numbers]], mapping: _Numbers) -> pa.RecordBatch:
-    """Return the pieces of the given matches: one row for each block that has any."""
+    """Return a row for each block with matches: block, its matched event numbers, and their rows, packed."""
     event, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     block = row // mapping.size
     narrow = np.uint16 if mapping.n_rows // mapping.size < 1 << 16 else np.int32  # numpy radix-sorts uint16
@@ -432,7 +433,7 @@ def _transpose(
     last: int | None,
     n_events: int,
 ) -> pa.Table:
-    """Return the packed histories of a block from its pieces."""
+    """Turn the matches of one block, listed by event, into the packed histories of its rows."""
     block, size = table["block"][0].as_py(), numbers.value.size
     owners = labels.value.slice(block * size, size)
     rows, columns = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
@@ -458,7 +459,7 @@ def _transpose(
 def _unpack(
     batches: Iterator[pa.RecordBatch], values: Broadcast[Any], names: tuple[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each history, in batches of bounded size."""
+    """Yield one row for each history of packed blocks, in batches of bounded size."""
     for batch in batches:
         for owners, packed in zip(batch.column("label"), batch.column("events"), strict=True):
             length, number = unpack_lists(packed.as_buffer())
@@ -483,7 +484,7 @@ def _matched_events(batches: Iterator[pa.RecordBatch], n_events: int) -> Iterato
 
 
 def _event_ids(batches: Iterator[pa.RecordBatch], events: Broadcast[Ints]) -> Iterator[pa.RecordBatch]:
-    """Replace event numbers by event ids."""
+    """Replace the event numbers in a column by event ids."""
     for batch in batches:
         number = batch.column("event").to_numpy(zero_copy_only=False)
         yield pa.RecordBatch.from_arrays([pa.array(events.value[number])], names=["flow"])

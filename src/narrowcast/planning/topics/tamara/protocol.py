@@ -1,4 +1,11 @@
-"""The protocol: reactions to subscriptions, unsubscriptions and rounds (tamara2007, sections 3 and 4)."""
+"""Reactions of subscribers and channels to subscriptions and rounds (tamara2007, sections 3 and 4).
+
+Each topic has a channel. A cluster is a channel of several topics; its members receive all of them. A
+subscriber gets a topic directly, from the topic's own channel, or from a cluster. In a round, repeated
+regularly, clusters look for another cluster to merge with, and topics for a cluster to enter. A cluster
+reviews a topic when it asks its members who needs the topic, and drops it if that lowers the cost. To save
+messages, it asks random samples of members, and reacts to a notification only if a tossed coin wins.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRules:
-    """Parameters of the channels' behaviour.
+    """Rules by which channels decide when to change clusters.
 
     Parameters
     ----------
     all_members
-        Whether all direct subscribers of two topics move to their new cluster, or only those of both.
+        Who joins a new cluster of two topics: all direct subscribers of either (True), or those of both.
     surely
-        Probability that a coin has won once by the time that an update pays.
+        Probability that a coin, tossed at each notification about a topic, has won once by the time that
+        adding the topic lowers the cost.
     margin, z
-        Quality of samples: see `sample_size`.
+        Margin of error of samples of members, and its number of standard deviations: see `sample_size`.
     by
-        The share by which a frequency, or the size of a cluster, must change for a review.
+        The share by which the frequency of a topic, or the size of a cluster, must change for a review.
     grown
-        Whether that applies to growing clusters as well, which the paper does not have.
+        Whether clusters are also reviewed when they have grown, which the paper does not do.
     tidy
-        Whether clusters and members are reviewed in every round.
+        Whether all clusters and members are reviewed in every round.
     adapt
         Whether clusters change at all.
     """
@@ -50,17 +58,17 @@ class ChannelRules:
 
 
 class TamaraProtocol:
-    """Subscribers and channels in action.
+    """The protocol by which subscribers join and leave clusters of topics, and clusters change their topics.
 
-    The first argument of a method is the actor: it knows its own state, and has access to others through
-    `exchange` only.
+    The first parameter of a method is the subscriber or channel that acts. It uses its own state only; all
+    access to others goes through `exchange`, which counts the messages.
 
     Parameters
     ----------
     local
-        Cost differences of changes.
+        Computes the cost difference of each change from what the acting subscriber or channel knows.
     rules
-        Parameters of the channels' behaviour.
+        Rules by which channels decide when to change clusters.
     rng
         Generator of coins and samples.
     limit
@@ -142,19 +150,22 @@ class TamaraProtocol:
         return self.local.leave(topics, members=members, frequency=frequency) <= 0
 
     def _leave(self, peer: int, cluster: int) -> None:
-        """Let a subscriber leave a cluster, and subscribe directly to what it needs of it."""
+        """Let a subscriber leave a cluster, and subscribe directly to the topics it got from there alone."""
         self.system.leave(peer, cluster, self.system.peers.need(peer, cluster))
 
     # Clusters
 
     def _coin_wins(self, cluster: int, topic: TopicCost) -> bool:
-        """Toss a coin that wins almost surely by the time that an update for a topic pays."""
+        """Decide at random whether a cluster reacts to a notification about a topic.
+
+        The coin wins almost surely (`ChannelRules.surely`) by the time that an update for the topic pays.
+        """
         members, flows, _ = self.system.clusters[cluster].numbers()
         worth = self.local.worth(topic, members=members, flows=flows)
         return bool(self._rng.random() < coin(worth, surely=self.rules.surely))
 
     def _on_member_subscribed(self, cluster: int, topic: int) -> None:
-        """React to the notification that a member subscribed to a topic that the cluster does not have."""
+        """React to the notification that a member subscribed to a topic outside of its cluster."""
         channel = self.exchange.notify("notify", self.system.clusters[cluster])
         [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
         if not self._coin_wins(cluster, state):
@@ -167,9 +178,9 @@ class TamaraProtocol:
         self._offer_topic(cluster, topic, state, common)
 
     def _offer_topic(self, cluster: int, topic: int, state: TopicCost, common: int) -> bool:
-        """Let a cluster add a topic that `common` of its members have directly, if that pays.
+        """Add a topic to a cluster if that lowers the cost; `common` of its members have the topic directly.
 
-        `common` may be estimated too high; `state` is the report of the topic's channel, and limits it.
+        `common` may be estimated too high: the report of the topic's channel, `state`, bounds it.
         """
         channel = self.system.clusters[cluster]
         if not channel.adds(state, common=min(common, state.members), local=self.local):
@@ -188,7 +199,7 @@ class TamaraProtocol:
             self._review_topic(cluster, topic, state, int(need[topic]))
 
     def _review_topics(self, cluster: int, topics: list[int] | None = None) -> None:
-        """Let a cluster survey the need for its topics, or some of them, and drop those that do not pay."""
+        """Ask members of a cluster which of its topics they need, and drop the topics that do not pay."""
         channel = self.system.clusters[cluster]
         need = self.exchange.count_needing(channel.members, cluster)
         for topic in list(channel.frequencies) if topics is None else topics:
@@ -198,12 +209,12 @@ class TamaraProtocol:
             self._review_topic(cluster, topic, state, int(need[topic]))
 
     def _review_topic(self, cluster: int, topic: int, state: TopicCost, need: int) -> None:
-        """Let a cluster drop a topic that `need` of its members get from it alone, if that pays."""
+        """Drop a topic from a cluster if that pays; `need` members get the topic from this cluster alone."""
         if self.system.clusters[cluster].removes(state, need=need, local=self.local):
             self.system.remove(cluster, topic)
 
     def _on_resized(self, cluster: int) -> None:
-        """Let a cluster review its topics, or look for another one, if its size has changed."""
+        """After a change of a cluster's size, review its topics or look for another cluster to merge with."""
         channel = self.system.clusters[cluster]
         turn = channel.resized(self.rules.by) if self.rules.adapt else 0
         if turn == 0:
@@ -221,7 +232,7 @@ class TamaraProtocol:
     # Topics
 
     def set_frequency(self, topic: int, frequency: float, seen: float = math.inf) -> None:
-        """Set the estimated frequency of a topic, and let its clusters review it if it has changed."""
+        """Set the estimated frequency of a topic; if it changed, the clusters that contain it review it."""
         channel = self.system.topics[topic]
         self.system.set_frequency(topic, frequency)
         turn = channel.moved(self.rules.by, seen)
@@ -235,7 +246,7 @@ class TamaraProtocol:
             self._review_topics(cluster, [topic])
 
     def _find_cluster(self, topic: int) -> None:
-        """Let a topic with direct subscribers look for a cluster to enter, else for a topic to pair with."""
+        """Let a topic with direct subscribers enter a cluster, or form a new cluster with another topic."""
         system, channel = self.system, self.system.topics[topic]
         if len(channel.members) < 3:
             return
@@ -260,7 +271,7 @@ class TamaraProtocol:
     # Rounds
 
     def round(self) -> None:
-        """Let clusters look for a merge and topics for a cluster; with `tidy`, review all clusters."""
+        """Run a round: clusters look for a merge, topics for a cluster; with `tidy`, all are reviewed."""
         if not self.rules.adapt:
             return
         for channel in self.system.clusters.values():
@@ -278,7 +289,7 @@ class TamaraProtocol:
                     self._review_members(cluster)
 
     def _find_merge(self, cluster: int) -> None:
-        """Let a cluster look for the cluster with most common members, and merge if that pays."""
+        """Find the other cluster with most common members, and merge with it if that lowers the cost."""
         system, channel = self.system, self.system.clusters[cluster]
         if channel.locked:
             return
@@ -295,9 +306,10 @@ class TamaraProtocol:
         system.clusters[keep].locked = True
 
     def _review_members(self, cluster: int) -> None:
-        """Let members leave for which direct subscriptions are cheaper; each decides for itself.
+        """Remove members from a cluster for which direct subscriptions are cheaper; each decides for itself.
 
-        A member that would leave by the numbers that the cluster sent checks again, as others may have left.
+        A member that would leave according to the numbers sent by the cluster asks again before it leaves,
+        because other members may have left meanwhile.
         """
         channel = self.system.clusters[cluster]
         prices = np.zeros(len(self.system.topics))
