@@ -418,7 +418,7 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
         (["--event", "@nothing.json"], "event nothing.json"),
         (["--event", "{}"], "event"),
         (["--event", "{}", "--router", "treshold"], "router treshold"),
-        (["--event", "{}", "--router", "exact", "--set", "threshold=1"], "router exact"),
+        (["--event", "{}", "--router", "exact", "--set", "threshold=1"], "threshold=1 exact"),
         (["--event", "{}", "--set", "threshold=much"], "threshold much"),
         (["--event", "{}", "--set", "network=1"], "network threshold"),
         (["--event", "{}", "--publisher", "far"], "publisher"),
