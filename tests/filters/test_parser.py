@@ -231,7 +231,8 @@ def test_nesting_within_the_limit_is_taken(text: str) -> None:
 def test_a_megabyte_of_filter_is_refused_by_default_and_taken_when_asked() -> None:
     text = "volume IN (" + ", ".join(str(i * 7) for i in range(150_000)) + ")"
     assert len(text) > 1_000_000
-    assert reason(text).startswith(f"a filter of {len(text):,} bytes is over the limit of 65,536; split it")
+    assert f"{len(text):,} bytes" in reason(text)
+    assert "65,536" in reason(text)
     compiled = compile_filters(SCHEMA, [text], limits=FilterLimits(bytes=2_000_000))
     assert len(compiled.subscriptions.boxes) == 1
     assert compiled.subscriptions.check[0].as_py() == text
