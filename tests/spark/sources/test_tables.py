@@ -238,7 +238,7 @@ def test_labels_keep_their_kind(spark: SparkSession, tmp_path: Path) -> None:
     done = ingest(spark, "interests", parquet(tmp_path / "i.parquet", table))
     assert (rows(done), types(done)) == ([(1, 1)], {"flow": "bigint", "subscriber": "bigint"})
     assert reasons(done) == ["flow 18446744073709551615 is not a 64-bit integer"]
-    with pytest.raises(TableError, match=r"column 'flow' of .*f\.json has type double"):
+    with refused(TableError, "'flow'", "f.json", "double"):
         ingest(spark, "interests", lines(tmp_path / "f.json", {"flow": 1.5, "subscriber": 1}))
 
 

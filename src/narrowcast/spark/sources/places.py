@@ -187,7 +187,7 @@ def reading(where: str | Path, kind: str, columns: Sequence[str] = ()) -> Iterat
                 f"{where} contains files in which one column has several types; use one type in all files: "
                 + ", ".join(re.findall(r'"(STRUCT<.*>)"', text))[:400]
             ) from error
-        # The root cause follows a line that begins with a colon, which `told` would skip.
+        # The first error is on a line that begins with a colon, which `told` would skip.
         problem = told(RuntimeError(text.replace("\n: ", "\n", 1)), f"read {where} as {kind}")
         if columns and "in CSV header" in text:
             problem = type(problem)(f"{problem}: {', '.join(map(repr, columns[:40]))}")

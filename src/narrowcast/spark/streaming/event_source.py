@@ -202,7 +202,7 @@ def _files(
     given = schema or (None if kinds else before)
     if not kinds and (given is None or kind is None or not exists(spark, source)):
         raise TableError(
-            f"{source} contains no events yet; put a file there, or give the schema and the kind of files",
+            f"{source} contains no events yet; put a file there, or give schema and kind (the format)",
             parameter="source",
             value=source,
         )
