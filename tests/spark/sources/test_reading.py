@@ -306,12 +306,7 @@ def test_ids_with_a_point(spark: SparkSession, tmp_path: Path) -> None:
 def test_other_columns_in_another_file(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "event_id,x\n1,2\n")
     write(tmp_path / "b.csv", "x,event_id\n1,2\n")
-<<<<<<< HEAD
-    said = r"header of file:.*\.csv is (event_id, x\b.* x, event_id|x, event_id\b.* event_id, x)\b"
-    with pytest.raises(TableError, match=said) as raised:
-=======
-    with refused(TableError, "b.csv", "event_id, x", "x, event_id") as raised:
->>>>>>> words-tables
+    with refused(TableError, ".csv", "event_id, x", "x, event_id") as raised:
         ingest(spark, "events", tmp_path)
     assert "damaged" not in str(raised.value)
     write(tmp_path / "b.csv", "event_id\n1\n")
