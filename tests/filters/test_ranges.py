@@ -17,7 +17,7 @@ from narrowcast import EventBatch, Scan, Schema, compile_filters
 from narrowcast.filters.compiler import FilterCompiler
 from narrowcast.filters.evaluate import evaluate
 from narrowcast.filters.ranges import Literals, as_doubles, prefix_cuts, ranges, unscaled
-from narrowcast.filters.syntax import Attribute, Compare, Op, Slot
+from narrowcast.filters.syntax import AttributeReference, Compare, Op, Slot
 from narrowcast.model import keys
 from narrowcast.model.types import DataType
 
@@ -189,7 +189,7 @@ def test_doubles_at_once_are_those_one_by_one(kind: Kind, negative: bool, prefix
 def test_integers_at_once_are_those_one_by_one(texts: list[str], negative: bool, op: Op, name: str) -> None:
     schema = Schema.of({"a": name})
     rows: list[tuple[str, ...]] = [(text,) for text in texts]
-    node = Compare(op, Attribute("a", 0), Slot(0, "integer", negative), "exact")
+    node = Compare(op, AttributeReference("a", 0), Slot(0, "integer", negative), "exact")
     short, long = ranges(node, Literals(rows), schema), ranges(node, Slowly(rows), schema)
     for one, other in zip(short.by_attribute[0], long.by_attribute[0], strict=True):
         np.testing.assert_array_equal(one, other)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from narrowcast.errors import FilterError, SchemaError
 from narrowcast.filters.syntax import (
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     Domain,
@@ -79,7 +79,7 @@ def bind(node: Node, schema: Schema) -> Node:
 
 
 def _locate(operand: Operand, schema: Schema) -> Operand:
-    if not isinstance(operand, Attribute):
+    if not isinstance(operand, AttributeReference):
         return operand
     try:
         position = schema.index(operand.name)
@@ -88,13 +88,13 @@ def _locate(operand: Operand, schema: Schema) -> Operand:
         if operand.name.lower() in ("nan", "inf", "infinity"):
             hint = f"; for the number write CAST('{operand.name}' AS DOUBLE)"
         raise FilterError(f"{error}{hint}") from None
-    return Attribute(schema.names[position], position)
+    return AttributeReference(schema.names[position], position)
 
 
 def _domain(operand: Operand, schema: Schema) -> Domain | None:
     """Return the domain of an operand's type; None for a type that cannot be compared."""
     match operand:
-        case Attribute(_, position):
+        case AttributeReference(_, position):
             family = schema.types[position].family
             return _DOMAINS["double" if family == "float" else family] if family != "opaque" else None
         case Slot(_, kind):
@@ -121,7 +121,9 @@ def _common_domain(operands: list[Operand], schema: Schema) -> tuple[Domain, lis
         common = "double"
     elif present <= {"date", "timestamp", "string"}:
         common = "timestamp" if "timestamp" in present else "date"
-        if any(isinstance(o, Attribute) for o, d in zip(operands, domains, strict=True) if d == "string"):
+        if any(
+            isinstance(o, AttributeReference) for o, d in zip(operands, domains, strict=True) if d == "string"
+        ):
             raise _mismatch(operands, schema)
     else:
         raise _mismatch(operands, schema)
@@ -143,7 +145,7 @@ def _convert(operand: Operand, domain: Domain, schema: Schema, operands: list[Op
 def _type_name(operand: Operand, schema: Schema) -> str:
     """Return the name of an operand's type. One `timestamp` among `timestamp_ntz` makes all `timestamp`."""
     match operand:
-        case Attribute(_, position):
+        case AttributeReference(_, position):
             return schema.types[position].name
         case Slot(_, kind):
             return kind
@@ -158,7 +160,7 @@ def _mismatch(operands: list[Operand], schema: Schema) -> FilterError:
 
 def _name(operand: Operand, schema: Schema) -> str:
     match operand:
-        case Attribute(name, position):
+        case AttributeReference(name, position):
             return f"{name} ({schema.types[position]})"
         case Slot(_, kind):
             return f"a {kind} literal" if kind != "integer" else "an integer literal"

@@ -21,7 +21,7 @@ from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
 from narrowcast.filters.syntax import (
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Domain,
     In,
@@ -148,9 +148,9 @@ class _Check:
         """Yield string attributes that must equal a literal, with the literals of all filters."""
         for part in self.node.parts if isinstance(self.node, And) else (self.node,):
             match part:
-                case Compare("=", Attribute(_, position), Slot() as slot, "string"):
+                case Compare("=", AttributeReference(_, position), Slot() as slot, "string"):
                     yield position, self._column(slot, "string")
-                case In(Attribute(_, position), (Slot() as slot,), False, "string"):
+                case In(AttributeReference(_, position), (Slot() as slot,), False, "string"):
                     yield position, self._column(slot, "string")
 
     def true(self, node: Node, events: EventBatch, event: Ints, row: Ints) -> Flags:
@@ -165,7 +165,7 @@ class _Check:
                 return found
             case Not():
                 raise AssertionError("a tree without NOT")
-            case Compare(op, Attribute() as left, Attribute() as right, domain):
+            case Compare(op, AttributeReference() as left, AttributeReference() as right, domain):
                 assert domain is not None
                 return _between_columns(op, left, right, domain, events)[event]
             case _:
@@ -254,7 +254,9 @@ def _double_keys(values: pa.Array) -> Ints:
     return keys.float_keys(np.asarray(values.cast(pa.float64(), safe=False).fill_null(0)))
 
 
-def _between_columns(op: Op, left: Attribute, right: Attribute, domain: Domain, events: EventBatch) -> Flags:
+def _between_columns(
+    op: Op, left: AttributeReference, right: AttributeReference, domain: Domain, events: EventBatch
+) -> Flags:
     """Return for which events the comparison of two attributes is true; null compares as false."""
     present = np.ones(len(events), bool)
     sides = []

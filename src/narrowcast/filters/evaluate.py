@@ -12,7 +12,7 @@ from narrowcast.errors import FilterError
 from narrowcast.filters.literals import DAY, read
 from narrowcast.filters.syntax import (
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     Domain,
@@ -171,7 +171,7 @@ def _not(value: bool | None) -> bool | None:
 
 def _raw(operand: Operand, event: Sequence[Any]) -> Any:
     match operand:
-        case Attribute(_, position):
+        case AttributeReference(_, position):
             return event[position]
         case Constant(value):
             return value

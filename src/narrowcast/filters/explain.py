@@ -16,7 +16,7 @@ from narrowcast.filters.limits import FilterLimits
 from narrowcast.filters.parser import parse, tokenize
 from narrowcast.filters.syntax import (
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     In,
@@ -123,7 +123,9 @@ class ParsedFilter:
     @property
     def attributes(self) -> tuple[str, ...]:
         """The attributes of the filter, in order of appearance."""
-        named = [o.name for p in predicates(self.node) for o in operands(p) if isinstance(o, Attribute)]
+        named = [
+            o.name for p in predicates(self.node) for o in operands(p) if isinstance(o, AttributeReference)
+        ]
         return tuple(dict.fromkeys(named))
 
     def matches(self, event: Mapping[str, Any], schema: Schema | None = None) -> bool:
@@ -172,7 +174,7 @@ def _explain(node: Node, literals: tuple[str, ...], values: list[Any]) -> Explan
             parts = tuple(_explain(part, literals, values) for part in nodes)
             return Explanation(text, holds, {}, type(node).__name__.upper(), parts)
         case _:
-            named = {o.name: values[o.position] for o in operands(node) if isinstance(o, Attribute)}
+            named = {o.name: values[o.position] for o in operands(node) if isinstance(o, AttributeReference)}
             return Explanation(text, holds, named)
 
 
@@ -181,7 +183,7 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
 
     def operand(o: Operand) -> str:
         match o:
-            case Attribute(name):
+            case AttributeReference(name):
                 return ".".join(p if p.isidentifier() else f"`{p}`" for p in name.split("."))
             case Constant(value):
                 return "NULL" if value is None else str(value).upper()

@@ -18,7 +18,7 @@ from narrowcast.errors import FilterError
 from narrowcast.filters.syntax import (
     OPPOSITE,
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     In,
@@ -83,7 +83,7 @@ def without_not(node: Node, negate: bool = False) -> Node:
             return FALSE if pattern == Constant(None) else replace(node, negated=node.negated != negate)
         case IsNull(operand):
             wanted = node.negated == negate
-            if not isinstance(operand, Attribute):
+            if not isinstance(operand, AttributeReference):
                 return TRUE if (operand == Constant(None)) == wanted else FALSE
             return replace(node, negated=not wanted)
         case Truth(operand):
@@ -95,9 +95,13 @@ def without_not(node: Node, negate: bool = False) -> Node:
 
 def _compare(node: Compare) -> Node:
     """Return a comparison; `<>` becomes NOT IN, and an attribute compared with itself a null test."""
-    if node.left == node.right and isinstance(node.left, Attribute):
+    if node.left == node.right and isinstance(node.left, AttributeReference):
         return IsNull(node.left, negated=True) if node.op in ("=", "<=", ">=") else FALSE
-    if node.op == "<>" and isinstance(node.left, Attribute) and not isinstance(node.right, Attribute):
+    if (
+        node.op == "<>"
+        and isinstance(node.left, AttributeReference)
+        and not isinstance(node.right, AttributeReference)
+    ):
         return In(node.left, (node.right,), True, node.domain)
     return node
 
@@ -109,11 +113,11 @@ def _in(node: In, items: tuple[Operand, ...]) -> Node:
     kept = tuple(item for item in node.items if item != Constant(None))
     if not kept:
         return FALSE
-    if any(isinstance(item, Attribute) for item in kept):
+    if any(isinstance(item, AttributeReference) for item in kept):
         join: type[And] | type[Or] = And if node.negated else Or
         op: Op = "<>" if node.negated else "="
         pairs = [
-            (node.operand, item) if isinstance(node.operand, Attribute) else (item, node.operand)
+            (node.operand, item) if isinstance(node.operand, AttributeReference) else (item, node.operand)
             for item in kept
         ]
         return _joined(join, [_compare(Compare(op, left, right, node.domain)) for left, right in pairs])
@@ -149,9 +153,9 @@ def _joined(join: type[And] | type[Or], parts: list[Node]) -> Node:
 def _equality(node: Node, *, negated: bool) -> In | None:
     """Return an equality (or inequality) with literals as IN (or NOT IN); None for other predicates."""
     match node:
-        case In() if node.negated == negated and isinstance(node.operand, Attribute):
+        case In() if node.negated == negated and isinstance(node.operand, AttributeReference):
             return node
-        case Compare("=", Attribute(), Slot()) if not negated:
+        case Compare("=", AttributeReference(), Slot()) if not negated:
             return In(node.left, (node.right,), False, node.domain)
         case _:
             return None
@@ -202,7 +206,7 @@ def bounded(part: Conjunction) -> frozenset[int]:
         if isinstance(term, Hull):
             found |= term.bounds
         else:
-            found |= {o.position for o in operands(term) if isinstance(o, Attribute)}
+            found |= {o.position for o in operands(term) if isinstance(o, AttributeReference)}
     return found
 
 

@@ -17,7 +17,7 @@ from narrowcast.errors import FilterError
 from narrowcast.filters.syntax import (
     MIRROR,
     And,
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     In,
@@ -258,7 +258,7 @@ class _Builder:
 
     def _compare(self, op: Op, left: Any, right: Any) -> Compare:
         first, second = self._operand(left), self._operand(right)
-        if not isinstance(first, Attribute) and isinstance(second, Attribute):
+        if not isinstance(first, AttributeReference) and isinstance(second, AttributeReference):
             return Compare(MIRROR[op], second, first)
         return Compare(op, first, second)
 
@@ -275,7 +275,7 @@ class _Builder:
 
     def _like(self, tree: Any, escape: Slot | None) -> Like:
         operand, pattern = self._operand(tree.this), self._operand(tree.expression)
-        if isinstance(pattern, Attribute):
+        if isinstance(pattern, AttributeReference):
             raise self._refuse(tree, "LIKE must have a pattern in quotes")
         return Like(operand, pattern, escape, negated=bool(tree.args.get("negate")))
 
@@ -285,7 +285,7 @@ class _Builder:
             case exp.Paren():
                 return self._operand(tree.this)
             case exp.Column() | exp.Dot():
-                return Attribute(".".join(self._path(tree)))
+                return AttributeReference(".".join(self._path(tree)))
             case exp.Literal():
                 return self._slot(tree)
             case exp.Boolean():

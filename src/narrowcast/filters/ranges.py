@@ -18,7 +18,7 @@ from narrowcast.errors import FilterError
 from narrowcast.filters.evaluate import evaluate, pieces
 from narrowcast.filters.literals import DAY, Value, read
 from narrowcast.filters.syntax import (
-    Attribute,
+    AttributeReference,
     Compare,
     Constant,
     Domain,
@@ -138,21 +138,21 @@ def ranges(predicate: Predicate, literals: Literals, schema: Schema) -> Ranges:
     """Return where a predicate without NOT is true, for each filter."""
     n = len(literals)
     match predicate:
-        case Compare(_, Attribute(_, left), Attribute(_, right)):
+        case Compare(_, AttributeReference(_, left), AttributeReference(_, right)):
             sides = {p: _whole(n, NULL, keys.last(schema.types[p])) for p in (left, right)}
             return Ranges(sides, np.zeros(n, bool))
-        case Compare(op, Attribute(_, position), operand, domain):
+        case Compare(op, AttributeReference(_, position), operand, domain):
             assert domain is not None
             dtype = schema.types[position]
             return _compared(op, position, _cuts(operand, literals, dtype, domain), keys.last(dtype))
-        case In(Attribute(_, position), items, negated, domain):
+        case In(AttributeReference(_, position), items, negated, domain):
             assert domain is not None
             dtype = schema.types[position]
             cuts = Cuts(*map(np.array, zip(*(_cuts(i, literals, dtype, domain) for i in items), strict=True)))
             return (_outside if negated else _inside)(position, cuts, keys.last(dtype))
-        case Like(Attribute(_, position)):
+        case Like(AttributeReference(_, position)):
             return _like(predicate, position, literals)
-        case IsNull(Attribute(_, position), negated):
+        case IsNull(AttributeReference(_, position), negated):
             lo, hi = (NULL, keys.last(schema.types[position])) if negated else (NO_LOW, NULL)
             return Ranges({position: _whole(n, lo, hi)}, np.ones(n, bool))
         case _:

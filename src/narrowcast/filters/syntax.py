@@ -26,7 +26,7 @@ MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class AttributeReference:
     """A reference to an attribute by its dotted path and, once bound, its position in the schema."""
 
     name: str
@@ -53,7 +53,7 @@ class Constant:
     value: bool | None
 
 
-Operand = Attribute | Slot | Constant
+Operand = AttributeReference | Slot | Constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class IsNull:
 class Truth:
     """A boolean operand used as a predicate."""
 
-    operand: Attribute | Constant
+    operand: AttributeReference | Constant
     negated: bool = False
 
 

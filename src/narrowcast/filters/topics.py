@@ -18,7 +18,7 @@ from narrowcast.errors import FilterError, ParameterError, TableError
 from narrowcast.files import first_line
 from narrowcast.filters.ranges import Literals, ranges
 from narrowcast.filters.subscriptions import CompiledTable, _column, _key_reasons, _texts
-from narrowcast.filters.syntax import Attribute, Compare, IsNull, Like, Slot
+from narrowcast.filters.syntax import AttributeReference, Compare, IsNull, Like, Slot
 from narrowcast.model.boxes import Boxes
 from narrowcast.model.events import EventBatch
 from narrowcast.model.labels import encode
@@ -42,7 +42,7 @@ MOST_LEVELS = 1_000
 #: Internal levels that no valid pattern contains: the end of a pattern, and a start not hidden by `$`.
 _END, _OPEN = "\0", "\0$"
 
-_LEVEL = Attribute("level_0", 0)
+_LEVEL = AttributeReference("level_0", 0)
 _EQUAL = Compare("=", _LEVEL, Slot(0, "string"), "string")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from narrowcast.errors import FilterError
 from narrowcast.filters.limits import FilterLimits
 from narrowcast.filters.parser import Shape, parse, tokenize
-from narrowcast.filters.syntax import Attribute, Constant, Like, Slot, Truth, operands, predicates
+from narrowcast.filters.syntax import AttributeReference, Constant, Like, Slot, Truth, operands, predicates
 from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def infer_schema(filters: Iterable[str], limits: FilterLimits | None = None) -> 
             ):
                 found.append("boolean")
             for side in sides:
-                if not isinstance(side, Attribute):
+                if not isinstance(side, AttributeReference):
                     continue
                 name = side.name.lower()
                 names.setdefault(name, side.name)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class NestedAttribute:
     """An attribute of a schema, or a struct on the dotted path to one.
 
     Parameters
@@ -30,7 +30,7 @@ class Attribute:
 
     name: str
     kind: DataType | None = None
-    fields: dict[str, Attribute] = field(default_factory=dict)
+    fields: dict[str, NestedAttribute] = field(default_factory=dict)
 
     def as_column(self) -> pa.DataType | None:
         """Return the Arrow type of the attribute's column, or None to keep the type found in the data."""
@@ -42,24 +42,24 @@ class Attribute:
         return self.kind.to_arrow()
 
 
-def attributes_of(schema: Schema | None, columns: Collection[str]) -> dict[str, Attribute]:
+def attributes_of(schema: Schema | None, columns: Collection[str]) -> dict[str, NestedAttribute]:
     """Return a schema's top-level attributes by their names in lower case.
 
     A dotted attribute is a path into structs, unless a column has exactly that name.
     """
     literal = {name.lower() for name in columns}
-    top = Attribute("")
+    top = NestedAttribute("")
     for name, kind in zip(schema.names, schema.types, strict=True) if schema else ():
         parts = [name] if name.lower() in literal else name.split(".")
         here = top
         for part in parts[:-1]:
-            here = here.fields.setdefault(part.lower(), Attribute(part))
+            here = here.fields.setdefault(part.lower(), NestedAttribute(part))
         old = here.fields.get(parts[-1].lower())
-        here.fields[parts[-1].lower()] = Attribute(parts[-1], kind, old.fields if old else {})
+        here.fields[parts[-1].lower()] = NestedAttribute(parts[-1], kind, old.fields if old else {})
     return top.fields
 
 
-def target_type(source_type: pa.DataType, attribute: Attribute, *, absent: bool) -> pa.DataType:
+def target_type(source_type: pa.DataType, attribute: NestedAttribute, *, absent: bool) -> pa.DataType:
     """Return the type that the values of a column are converted to.
 
     Parameters

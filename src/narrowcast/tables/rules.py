@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from narrowcast.errors import TableError
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.tables import text
-from narrowcast.tables.attributes import Attribute, attributes_of, target_type
+from narrowcast.tables.attributes import NestedAttribute, attributes_of, target_type
 from narrowcast.tables.raw import collision
 from narrowcast.tables.shapes import ACTIONS, CONTENTS, TABLES, Kind, TableShape
 from narrowcast.tables.text import INSTANT, NOTHING
@@ -324,7 +324,7 @@ def shape_of(table: str) -> TableShape:
     return TABLES[table]
 
 
-def _schema_type(attribute: Attribute | None) -> pa.DataType | None:
+def _schema_type(attribute: NestedAttribute | None) -> pa.DataType | None:
     """Return the type of a column in the schema, or None to keep the type found in the data."""
     return None if attribute is None else attribute.as_column()
 

@@ -60,7 +60,7 @@ _TEXTS = {
 _ERRORS = (pa.ArrowException, TableError, OverflowError, UnicodeError, ArithmeticError)
 
 
-class Column:
+class AttributeColumn:
     """Converts the JSON values of one attribute to a column.
 
     A number for a floating-point attribute becomes the nearest number of that type; a number for an integer
@@ -77,9 +77,9 @@ class Column:
     Examples
     --------
     >>> from narrowcast.model.types import DataType
-    >>> Column("price", DataType.parse("double")).read([1, 2.5, None])[0].to_pylist()
+    >>> AttributeColumn("price", DataType.parse("double")).read([1, 2.5, None])[0].to_pylist()
     [1.0, 2.5, None]
-    >>> column, wrong = Column("day", DataType.parse("date")).read(["2024-02-29", "2023-02-29", 7])
+    >>> column, wrong = AttributeColumn("day", DataType.parse("date")).read(["2024-02-29", "2023-02-29", 7])
     >>> column.null_count, wrong[1], wrong[2]
     (2, "attribute 'day' is date, not '2023-02-29'", "attribute 'day' is date, not a number")
     """

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.broker.data.column import Column
+from narrowcast.broker.data.column import AttributeColumn
 from narrowcast.errors import ParameterError
 from narrowcast.files import first_line
 from narrowcast.model.events import EventBatch
@@ -92,7 +92,7 @@ class Decoder:
         self._roots = {name.lower(): name for name in reversed(roots)}
         self._spelt = set(self._roots.values())
         self._paths = [name.split(".") for name in schema.names]
-        self._columns = list(map(Column, schema.names, schema.types))
+        self._columns = list(map(AttributeColumn, schema.names, schema.types))
         # Positions of the attributes that are members of each object; its other members are ignored.
         self._members = [
             [i for i, path in enumerate(self._paths) if kind.family == "opaque" and path[:-1] == own]
