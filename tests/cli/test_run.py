@@ -214,8 +214,9 @@ def test_a_second_run_changes_nothing(again: Path, first: tuple[Path, dict[str, 
 
 @pytest.mark.spark
 def test_other_channels_do_again_what_depends_on_them(
-    again: Path, first: tuple[Path, dict[str, Any], str]
+    again: Path, first: tuple[Path, dict[str, Any], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # the widest table in one piece
     before = inodes(again)
     found = call("run", "--out", again, *SMALL, "--method", "per-flow", "--channels", "3")
     assert found.exit_code == 0, found.exception

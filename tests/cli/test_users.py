@@ -73,7 +73,7 @@ def test_permissions(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     assert "--subscriber" in refusal("subscribe", "--filter", "a > 1")
-    assert "token" in refusal("publish", "-", "--token", "x")
+    assert "--user" in refusal("publish", "-", "--token", "x")
     assert "password" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
     assert "none.json" in refusal("serve", "--users", "none.json", "--port", "0")
     assert "cert" in refusal("serve", "--tls-cert", tmp_path)
@@ -178,7 +178,7 @@ def test_http_with_a_certificate(tmp_path: Path) -> None:
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{api.replace('https', 'http')}/health")
     why = refusal("serve", "--memory", "--http", "127.0.0.1:0", *words[:2], "--http-key", files / "ca.pem")
-    assert f"cannot use {files}/cert.pem, {files}/ca.pem" in why
+    assert f"{files}/cert.pem, {files}/ca.pem" in why
     assert "--http-key and --http" in refusal("serve", *words)
 
 

@@ -421,7 +421,7 @@ def test_a_name_of_many_kinds_of_characters_is_taken_by_a_server(server: NatsSer
 
 def test_invalid_prefixes_and_subjects() -> None:
     for prefix in ("", "a..b", "a.*", "a b", ".a"):
-        with pytest.raises(ParameterError, match="cannot be used: subject"):
+        with refused(ParameterError, repr(prefix), parameter="prefix", value=prefix):
             subject_of(prefix, "x")
     for subject in ("to", "to.", "to.a.b", "tom.a"):
         with pytest.raises(ParameterError, match="'to'"):
