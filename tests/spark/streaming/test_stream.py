@@ -246,7 +246,7 @@ class TestBadInput:
             ({"source": "nats://localhost:4222/S?begin=1"}, "'begin'"),
             ({"sink": "nats://localhost:4222/p?ack=1"}, "nats://host:4222/PREFIX"),
             ({"sink": print}, "checkpoint is missing"),
-            ({"plan": "nothing"}, "nothing is not a folder"),
+            ({"plan": "nothing"}, "nothing: not a folder"),
         ],
     )
     def test_unusable_options(self, place: Place, options: dict[str, Any], message: str) -> None:
