@@ -343,7 +343,7 @@ def test_a_file_that_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
 
     with monkeypatch.context() as patch:
         patch.setattr(Follow, "_pieces", late)
-        with pytest.raises(TableError, match=r"cannot read .*a\.parquet: "):
+        with refused(TableError, "a.parquet"):
             place.run()
     place.put("a.parquet", table)
     assert [each.changes for each in place.run()] == [10]

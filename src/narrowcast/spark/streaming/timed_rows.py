@@ -212,7 +212,7 @@ def _parquet(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
     with pq.ParquetFile(path) as file:
         names = shape.columns_in(file.schema_arrow.names)
         for batch in file.iter_batches(size, columns=list(names.values())):
-            columns = {name: _plain(batch.column(there)) for name, there in names.items()}
+            columns = {name: _plain(batch.column(file_column)) for name, file_column in names.items()}
             for name in shape.labels:
                 kind = columns[name].type
                 if not (pa.types.is_integer(kind) or pa.types.is_null(kind) or is_text(kind)):
@@ -241,7 +241,7 @@ def _csv(path: str, shape: RowShape, size: int) -> Iterator[TimedRows]:
                 broken = list(zip(reasons, lines, strict=True))
             for start in range(0, rows.num_rows, size):
                 some = rows.slice(start, size)
-                columns = {name: some.column(there) for name, there in names.items()}
+                columns = {name: some.column(file_column) for name, file_column in names.items()}
                 whole = {
                     name: parse_integers(columns[name]).null_count == columns[name].null_count
                     for name in shape.labels
@@ -277,7 +277,7 @@ def _uniform_rows(lines: list[str], shape: RowShape) -> TimedRows | None:
         names = shape.columns_in(table.column_names)
     except TableError:
         return None
-    columns = {name: table[there].combine_chunks() for name, there in names.items()}
+    columns = {name: table[file_column].combine_chunks() for name, file_column in names.items()}
     number = (pa.types.is_int64, pa.types.is_float64)
     kinds = {
         **dict.fromkeys(shape.labels, (is_text, pa.types.is_int64)),
