@@ -87,7 +87,7 @@ class BoxChunk:
         )
 
     def knowing(self, attributes: NDArray[np.int16], cuts: Mapping[int, Ints]) -> BoxChunk:
-        """Return the chunk with rows of flags for additional attributes, which its existing boxes do not bound."""
+        """Return the chunk with rows of flags for additional attributes, which no existing box bounds."""
         if len(attributes) == 0:
             return self
         place = self.place.copy()
@@ -105,7 +105,7 @@ class BoxChunk:
         )
 
     def put(self, boxes: Boxes, begin: int, end: int, shift: int) -> BoxChunk:
-        """Return the chunk with boxes `begin` to `end` appended; their subscriptions are numbered from `shift` on."""
+        """Return the chunk with boxes `begin` to `end` appended; their owners are numbered from `shift` on."""
         first, stop = int(boxes.indptr[begin]), int(boxes.indptr[end])
         at = int(self.indptr[self.n_boxes])
         need = at + stop - first
@@ -198,7 +198,7 @@ class AppendIndex:
         return AppendIndex(self.n_attributes, cuts, tuple(chunks), n, checks)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the matching subscriptions of each event, given a function from attribute to keys of events."""
+        """Return the matching subscriptions of each event, given a function from attribute to event keys."""
         found = CandidateBoxes(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
         shift = 0
         for chunk in self.chunks:
@@ -211,7 +211,7 @@ class AppendIndex:
         return self._owners[0].resolve(events, found)
 
     def _keep(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
-        """Return a flag for each pair of event and subscription: whether the checks of its filter confirm it."""
+        """Return for each pair of event and subscription whether the checks of the filter confirm it."""
         kept = np.ones(len(event), bool)
         firsts = np.array([first for first, _ in self.checks])
         piece = np.searchsorted(firsts, subscription, side="right") - 1

@@ -97,7 +97,7 @@ class IndexCostEstimate:
         )
 
     def best(self) -> NDArray[np.intp]:
-        """Return the number of the cheapest kind of index for each box; kinds for too few boxes are not used."""
+        """Return the number of the cheapest kind of index for each box, without kinds for too few boxes."""
         costs = np.stack([self.flat, self.blocks, self.grid])
         n = costs.shape[1]
         least, best = np.inf, np.zeros(n, np.intp)
@@ -161,7 +161,7 @@ def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> Aut
 
 
 def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:
-    """Return, for each bound of a box, the shares of events in buckets that it overlaps, and that it covers."""
+    """Return, for each bound of a box, the shares of events in buckets that it overlaps, and covers."""
     buckets = Buckets.of(boxes, sample)
     first, end, sure_first, sure_end = buckets.bounds(boxes)
     below = np.zeros((max(1, boxes.n_columns), N_BUCKETS + 1))

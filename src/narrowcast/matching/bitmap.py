@@ -80,7 +80,7 @@ class FlatIndex:
         return cls(n, buckets, words, ends, width)
 
     def flags(self, codes: Codes) -> Iterator[NDArray[np.uint64]]:
-        """Yield flags of the boxes that contain each event, a range of events at a time; the array is reused."""
+        """Yield flags of the boxes that contain each event, for ranges of events; the array is reused."""
         n_words = -(-self.n_boxes // (self.width * 64)) * self.width
         tile = max(1, min(len(codes), 1024, _FLAGS // max(1, n_words * 8)))
         try:

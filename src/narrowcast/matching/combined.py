@@ -58,7 +58,7 @@ class CombinedIndex:
         return self.parts[0].bitmaps if len(self.parts) == 1 else None
 
     def stats(self) -> dict[str, Any]:
-        """Return, for each part, the kind of index, its number of boxes and its own statistics."""
+        """Return the kind and the statistics of each index."""
         return {"parts": [{"kind": _kind(part), **part.stats()} for part in self.parts]}
 
     def arrays(self) -> dict[str, NDArray[Any]]:

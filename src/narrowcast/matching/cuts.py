@@ -44,7 +44,7 @@ GAINS = (None, 0.1, 0.2)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutSpace:
-    """The sample that cuts are chosen on: keys of events and ends of boxes, one row per candidate attribute."""
+    """The sample that cuts are chosen on: keys of events and ends of boxes, a row per attribute."""
 
     attribute: Ints
     keys: Ints
@@ -121,7 +121,7 @@ class CutSpace:
         )
 
     def found(self, events: Numbers) -> float:
-        """Return how many subscriptions of the sample the events match; 0 if the cost does not depend on it."""
+        """Return how many sampled subscriptions the events match; 0 if that does not affect the cost."""
         return 0.0 if self.matches is None else float(self.matches[events].sum())
 
     def covered(self) -> NDArray[np.float64]:
@@ -226,7 +226,7 @@ class CutTree:
         return [(left, m), (left + 1, cells - m)]
 
     def cut(self, node: int, i: int, cut: int) -> int:
-        """Cut a cell at a key; return the node of its left half, which is followed by that of the right half."""
+        """Cut a cell at a key; return the node of its left half, which the node of the right half follows."""
         boxes, events = self.nodes[node]
         is_left = self.space.keys[i, events] <= cut
         left = self._add(boxes[self.space.lo[i, boxes] < cut], events[is_left])
@@ -236,7 +236,7 @@ class CutTree:
         return left
 
     def grow(self, cells: int, gain: float | None) -> CutTree:
-        """Cut until there are `cells` cells or none can be cut; with `gain`, from the root, else the heaviest."""
+        """Cut until there are `cells` cells or none can be cut: the heaviest cell first if `gain` is None."""
         todo = [] if gain is None else [(0, cells)]
         while todo:
             node, m = todo.pop()

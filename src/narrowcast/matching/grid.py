@@ -83,7 +83,7 @@ class GridIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, *, cells: int = 32, sample: Codes | None = None) -> Self:
-        """Build the index, with at most `cells` cells along an axis; a sample of events shows where to be finer."""
+        """Build the index, with at most `cells` cells along an axis; the sample shows where to be finer."""
         if sample is None:
             sample = np.empty((0, boxes.n_columns), boxes.lo.dtype)
         bounds = _bounds(boxes)

@@ -68,7 +68,7 @@ class BoxKinds(NamedTuple):
 
 
 class BoxGroups(NamedTuple):
-    """Boxes in groups, and groups in sections: the first fields of `narrowcast.kernels.blocks.BlockArrays`."""
+    """Boxes in groups, and groups in sections: the first fields of `kernels.blocks.BlockArrays`."""
 
     section: Ints
     section_column: int
@@ -107,7 +107,7 @@ class BoxGroups(NamedTuple):
 
     @property
     def plain(self) -> NDArray[np.bool_]:
-        """Mask of groups with so few boxes that they are compared without rows of flags."""
+        """Mask of groups without rows of flags: they have few boxes, or no columns to compare."""
         flags: NDArray[np.bool_] = (np.diff(self.first) <= _PLAIN) | (np.diff(self.column_at) == 0)
         return flags
 

@@ -163,7 +163,7 @@ class Ranks:
 
 
 def _table(cuts: Ints) -> NDArray[np.uint32] | None:
-    """Return the code of each key from the first cut to the last as an array; None if it would be too large."""
+    """Return the code of each key from the first cut to the last as an array; None if that is too large."""
     if len(cuts) == 0:
         return None
     spread = int(cuts[-1]) - int(cuts[0])

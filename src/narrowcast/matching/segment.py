@@ -118,7 +118,7 @@ class Segment:
         return own + self.ranks.nbytes + sum(a.nbytes for a in extra if a is not None)
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the index over boxes."""
+        """Return the number of subscriptions, the bits of a code, the bytes, and the index's statistics."""
         return {
             "subscriptions": self.n_subscriptions,
             "code_bits": 8 * self.ranks.dtype.itemsize,

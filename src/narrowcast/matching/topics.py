@@ -70,7 +70,7 @@ class TupleIndex:
         return np.diff(kernels.find(self.tuples, codes, False)[0])
 
     def stats(self) -> dict[str, Any]:
-        """Return the number of groups of boxes that require single codes in the same columns, and of buckets."""
+        """Return the number of sets of columns that are looked up, and of combinations of codes in them."""
         return {"shapes": len(self.tuples.column_at) - 1, "tuples": len(self.tuples.hash)}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -111,7 +111,7 @@ class Topics(IndexedMatcher):
 
 
 def _groups(boxes: CodedBoxes, point: NDArray[np.bool_]) -> tuple[Ints, Ints, NDArray[np.int32]]:
-    """Return the group of each box, and for each group the columns in which its boxes require single codes."""
+    """Return the group of each box, and the columns in which the boxes of each group require single codes."""
     box = boxes.box[point]
     column = boxes.column[point]
     width = np.bincount(box, minlength=len(boxes))
