@@ -397,8 +397,8 @@ def scan(
 ) -> int:
     """Find the boxes that contain each event; return the number of pairs written, or -1 if they did not fit.
 
-    Each row of `runs` is a slot and a range of events to compare with its groups: columns of `codes`, whose
-    event numbers are in `event`.
+    Each row of `runs` is a slot and a range of events to compare with its groups. The events are columns of
+    `codes`; their numbers are in `event`.
     Results are counted by event, or written as pairs, or set in the event's row of flags.
     """
     n_pairs = 0

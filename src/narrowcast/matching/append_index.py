@@ -105,7 +105,7 @@ class BoxChunk:
         )
 
     def put(self, boxes: Boxes, begin: int, end: int, shift: int) -> BoxChunk:
-        """Return the chunk with boxes `begin` to `end` appended; their owners are numbered from `shift` on."""
+        """Return the chunk with boxes `begin` to `end` appended; owners are numbered from `shift` on."""
         first, stop = int(boxes.indptr[begin]), int(boxes.indptr[end])
         at = int(self.indptr[self.n_boxes])
         need = at + stop - first

@@ -141,7 +141,7 @@ class Partitioning:
         return np.repeat(np.arange(len(subscriptions)), np.diff(starts)), part
 
     def held(self, boxes: Boxes, ids: Ints, row: Ints | None = None) -> tuple[Ints, Numbers]:
-        """Return the parts of each subscription (owner of boxes), by its id, or by its row if that is known."""
+        """Return the parts of each subscription (owner of boxes), by its id or, if known, by its row."""
         row = self.row_of(boxes, ids) if row is None else row
         tree = (self.root, self.attribute, self.cut, self.left, self.right)
         return parts_of_owners(*_columns(boxes, self.schema), row, *tree)
