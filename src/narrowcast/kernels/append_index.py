@@ -1,8 +1,10 @@
-"""Append index over keys: boxes can be added one after another, without computing ranks.
+"""Append index over keys: boxes can be added one after another, without sorting the existing ones.
 
-A chunk has a row of flags for each of its attributes and each bucket between that attribute's cuts: the boxes
-that overlap the bucket. All flags are set initially: a box that does not bound an attribute overlaps all its
-buckets. Readers of an older state with fewer boxes ignore the flags of later boxes.
+A key is an event's value of an attribute as a sortable integer. The ascending cuts of an attribute divide its
+keys into buckets. A chunk is a fixed-size range of boxes. It has a row of flags for each of its attributes
+and each bucket: the boxes that overlap the bucket. All flags are set initially: a box that does not bound an
+attribute overlaps all its buckets. Readers of an older state with fewer boxes ignore the flags of later
+boxes.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def put(
     hi: Ints,
     stale: bool,
 ) -> None:
-    """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute.
+    """Write the flags of new boxes, from number `at` of the chunk on; `place` maps attributes to rows.
 
     `stale` flags, left by an interrupted addition, are set again first.
     """
@@ -90,7 +92,7 @@ def find(
     hi: Ints,
     keys: Ints,
 ) -> tuple[Ints, Numbers]:
-    """Return the boxes of each event among the first `n_boxes`; keys have one column per row of flags."""
+    """Return the boxes, of the first `n_boxes` of a chunk, that contain each event of `keys`."""
     n_events, n_rows = keys.shape
     out_indptr = np.zeros(n_events + 1, np.int64)
     out = np.empty(256, np.int32)

@@ -25,7 +25,7 @@ _SHORT = 16
 
 @kernel
 def intersect(words: Words, start: Ints, n_rows: int, width: int, out: Words) -> None:
-    """Write the intersection of rows, `width` words from each start, to `out`; four rows at a time."""
+    """Write the intersection of rows of flags, `width` words from each start, to `out`; four at a time."""
     a = start[0]
     if n_rows == 1:
         for w in range(width):
@@ -79,7 +79,7 @@ def numbers(words: Words, n_words: int, base: int, out: Numbers, at: int) -> int
 
 @kernel
 def total(words: Words, n_words: int) -> int:
-    """Return the number of set flags."""
+    """Return the number of set flags in the first `n_words` words."""
     n = 0
     for w in range(n_words):
         n += population(words[w])

@@ -1,4 +1,8 @@
-"""Bucket bitmaps over groups of boxes that bound the same columns."""
+"""Bucket bitmaps over groups of boxes that bound the same columns.
+
+A column is an attribute whose values are coded as small integers. The codes of a column are divided into
+buckets. A row has a flag for each box of a group: whether the box overlaps one bucket of one column.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _ONE = np.uint64(1)
 
 
 class BlockArrays(NamedTuple):
-    """Groups of boxes, and groups in sections.
+    """Boxes in groups that bound the same columns, with flags by bucket; and the sections of groups.
 
     Group g has the boxes `number[first[g]:first[g + 1]]`, sorted along its leading column, and the columns
     `column[column_at[g]:column_at[g + 1]]`, the leading one first. For each of these columns and each bucket
@@ -61,7 +65,7 @@ def fill(
     bucket_hi: NDArray[np.uint8],
     last: Ints,
 ) -> None:
-    """Write the rows and the ends of every group; `words` must be clear.
+    """Write the rows of flags and the ends of boxes of every group; `words` must be clear.
 
     Bound b overlaps the buckets from `bucket_lo[b]` up to `bucket_hi[b]`.
     """
@@ -117,7 +121,7 @@ def fill(
 
 @kernel
 def _longer(array: Numbers, used: int, room: int) -> Numbers:
-    """Return a copy with more capacity."""
+    """Return a copy of an array with room for more entries after the used ones."""
     longer = np.empty(room, np.int32)
     longer[:used] = array[:used]
     return longer

@@ -1,10 +1,8 @@
-"""Best-response choices of subscribers among clusters: direct cost saved against the cost of joining.
+"""Best-response choices of subscribers among clusters of flows: what joining costs, and what it saves.
 
 Clusters may overlap. A subscriber joins the cluster that saves most, then the next, while any saves
-something:
-a greedy weighted cover, which is exact if no flow is in two clusters. The cost of joining depends on the
-number
-of members: if it is not linear, one subscriber's choice changes the others'.
+something: a greedy weighted cover, which is exact if no flow is in two clusters. The cost of joining depends
+on the number of members: if it is not linear, one subscriber's choice changes the others'.
 """
 
 from __future__ import annotations
@@ -65,7 +63,6 @@ def cover(
         Output: for each flow the number of joined clusters that contain it.
     picks
         Output, with room for as many clusters as there are flows.
-        Room for as many clusters as there are flows.
     """
     start, clusters = topics
     n = 0

@@ -1,16 +1,16 @@
 """Subscribers that choose among overlapping clusters, and clusters that choose their flows (tamara2007).
 
-Each subscriber is in some clusters, and has a direct subscription to each wanted flow that none of them
-contains. `rows` has the flows of subscribers in compressed rows (start of each row, flows) and the number of
-subscribers of each kind. `growths` has the costs, for 0, 1, 2, ... members, of upkeep, of tying flows and of
-sending to members; the cost of forwarding; and the frequency of each flow. `lists` has the clusters of each
-flow in compressed rows. In a state, `choice` has the clusters of each subscriber, at the start of its row,
-with
-their number in `chosen`; `count` the number of these that contain each wanted flow; `direct` the number of
-direct subscribers of each flow; `has` the flows of each cluster, `size` its members, `flows` their number,
-and
-`rate` their total frequency. A change is priced at the current sizes, one subscriber after the other, so no
-choice raises the cost, whatever its growth.
+Each subscriber is in some clusters of flows, and has a direct subscription to each wanted flow that none of
+them contains. Subscribers that want the same flows are of one kind, and choose alike.
+
+`rows` has the flows of each kind in compressed rows (start of each row, flows) and the number of subscribers
+of each kind. `growths` has the costs, for 0, 1, 2, ... members, of upkeep, of tying flows and of sending to
+members; the cost of forwarding; and the frequency of each flow. `lists` has the clusters of each flow in
+compressed rows. In a state, `choice` has the clusters of each kind, at the start of its row, with their
+number in `chosen`; `count` the number of these that contain each wanted flow; `direct` the number of direct
+subscribers of each flow; `has` the flows of each cluster, `size` its members, `flows` their number, and
+`rate` their total frequency. A change is priced at the current sizes, one kind after the other, so no choice
+raises the cost, whatever its growth.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def members_of(rows: Rows, state: State, start: Ints) -> Numbers:
 
 @kernel
 def total(growths: Growths, state: State) -> float:
-    """Return the total cost: flows, direct subscriptions, and clusters with members."""
+    """Return the overall cost of a state: of flows, direct subscriptions, and clusters with members."""
     keep, tie, send, hand, frequency = growths
     direct, size, flows, rate = state[3], state[5], state[6], state[7]
     found = 0.0
@@ -98,7 +98,7 @@ def total(growths: Growths, state: State) -> float:
 
 @kernel
 def enter(rows: Rows, u: int, c: int, state: State) -> None:
-    """Add a subscriber to a cluster; its flows are no longer sent directly to the subscriber."""
+    """Add the subscribers of kind u to a cluster; they no longer get its flows directly."""
     begin, wanted, weight = rows
     choice, chosen, count, direct, has, size, _, _ = state
     choice[begin[u] + chosen[u]] = c
@@ -122,7 +122,7 @@ def enter_all(rows: Rows, c: int, state: State) -> None:
 
 @kernel
 def leave(rows: Rows, u: int, c: int, state: State) -> None:
-    """Remove a subscriber from a cluster; flows that no other cluster brings become direct."""
+    """Remove the subscribers of kind u from a cluster; flows they get from no other cluster become direct."""
     begin, wanted, weight = rows
     choice, chosen, count, direct, has, size, _, _ = state
     last = begin[u] + chosen[u] - 1
@@ -155,7 +155,7 @@ def price(growths: Growths, state: State, c: int, w: int) -> float:
 def _cover(
     first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace
 ) -> None:
-    """Choose a cluster for one subscriber; other clusters no longer gain by the flows that it brings."""
+    """Choose a cluster for one subscriber; its flows no longer count as a gain of other clusters."""
     start, found = lists
     count, has = state[2], state[4]
     value, gain, _, known, _ = space
@@ -173,7 +173,7 @@ def _cover(
 def _uncover(
     first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace
 ) -> None:
-    """Undo the choice of a cluster for one subscriber."""
+    """Undo the choice of a cluster for one subscriber; its flows count as a gain of other clusters again."""
     start, found = lists
     count, has = state[2], state[4]
     value, gain, _, known, _ = space
@@ -192,7 +192,7 @@ def _fill(
     first: int, last: int, without: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace,
     near: int, n: int,
 ) -> tuple[int, float]:  # fmt: skip
-    """Choose clusters by largest gain while any gains; return their number and the total gain."""
+    """Choose clusters for one subscriber by largest gain while any gains; return their number and gain."""
     _, gain, touched, known, picks = space
     saved = 0.0
     while True:
@@ -376,7 +376,7 @@ def refit(rows: Rows, growths: Growths, state: State, members: Numbers, c: int, 
 
 @kernel
 def refit_all(rows: Rows, growths: Growths, state: State) -> None:
-    """Give each cluster the flows that pay, one cluster after the other."""
+    """Give each cluster the flows that lower the cost for its members, one cluster after the other."""
     start, need = np.zeros(len(state[5]) + 1, np.int64), np.zeros(len(state[3]), np.int64)
     members = members_of(rows, state, start)
     for c in range(len(state[5])):
@@ -426,7 +426,7 @@ def prune(
 
 @kernel
 def owners(rows: Rows, state: State, turn: int, owner: Numbers) -> None:
-    """Assign each wanted pair to one of the subscriber's clusters; -1 for a subscriber in no cluster.
+    """Assign each wanted pair (subscriber, flow) to one of the subscriber's clusters; -1 if it has none.
 
     Of several clusters with the flow it is the first; for a flow in none of them, the first of all. The order
     starts with another cluster each turn.

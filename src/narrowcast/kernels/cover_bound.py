@@ -1,4 +1,8 @@
-"""Lower bound on the cost of subscribers beyond their own events (tamara2007); proof in `planning.bound`."""
+"""Lower bound on the cost of each subscriber beyond its own events; proof in `planning.topics.lower_bound`.
+
+Each subscriber has a budget of 1, the cost of one more member. A share v of the budget is spent on each flow
+that it has in common with another subscriber, and earns a part of the flow's cost.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ _HALVINGS = 40
 
 @kernel
 def earned(v: float, f: float, cap: float) -> float:
-    """Return what a flow of frequency f earns if a subscriber that shares it takes v of the budget."""
+    """Return the cost accounted for by a flow of frequency f if the share v of the budget is spent on it."""
     return min(cap, v if v <= f else 2.0 * sqrt(f * v) - f)
 
 
 @kernel
 def _spent(price: float, common: Doubles, frequency: Doubles, most: Doubles, v: Doubles) -> float:
-    """Write the best v of each flow at a price, and return the mean budget that they take."""
+    """Write the best share v of each flow at a given price, and return the mean budget that is spent."""
     total = 0.0
     for i in range(len(common)):
         at = price * common[i]

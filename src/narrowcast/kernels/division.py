@@ -1,9 +1,11 @@
 """Intervals in a balanced tree of positions, cut where that is cheaper, by dynamic programming.
 
 A node is named by its position; the children of a node of positions lo to hi are the middles of lo to x - 1
-and of x + 1 to hi, the lower of two. An interval that reaches node x covers the nearest ancestors of x on its
-left and the nearest on its right; all of these push it towards x. A state of x is the number of nearest
-ancestors that push, on the left and on the right: `at[x] + left * (n_right[x] + 1) + right`.
+and of x + 1 to hi, the lower of two. A segment is an interval, or a piece of one, that a node stores. A node
+pushes if it passes on the pieces of its segments to its left, or right, and stores only its own position. An
+interval that reaches node x covers the nearest ancestors of x on its left and the nearest on its right; all
+of these push it towards x. A state of x is the number of nearest ancestors that push, on the left and on the
+right: `at[x] + left * (n_right[x] + 1) + right`.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class PositionTree(NamedTuple):
     n_left, n_right
         Number of ancestors to its left and to its right.
     at
-        Start of its states; the last entry is the end.
+        Index of each node's first state in arrays by state; the last entry is their length.
     left_at, right_at
-        Start of its numbers per ancestor on that side, one more than there are ancestors.
+        Index of each node's first entry in arrays by the number of ancestors that push on that side.
     """
 
     order: Ints
@@ -53,7 +55,7 @@ class PositionTree(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """Intervals that reach each node, summed by state.
+    """Total weight and extent of the intervals that reach each node, by state.
 
     Parameters
     ----------
@@ -72,14 +74,14 @@ class NodeSums(NamedTuple):
 
 @kernel
 def _put(stack: Ints, size: int, a: int, b: int, c: int, d: int) -> int:
-    """Push four numbers on a stack; return its size."""
+    """Push four numbers on a stack of positions; return the new size."""
     stack[size, 0], stack[size, 1], stack[size, 2], stack[size, 3] = a, b, c, d
     return size + 1
 
 
 @kernel
 def tree_of(n: int) -> PositionTree:
-    """Return the tree of n positions."""
+    """Return the balanced tree of n positions."""
     order, lo, hi = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     n_left, n_right = np.zeros(n, np.int64), np.zeros(n, np.int64)
     stack = np.empty((128, 4), np.int64)
@@ -107,7 +109,7 @@ def tree_of(n: int) -> PositionTree:
 
 @kernel
 def sums_of(tree: PositionTree, first: Ints, last: Ints, weight: Doubles) -> NodeSums:
-    """Return what reaches each node in each of its states, from intervals of positions, both ends included.
+    """Return the weight and extent of the intervals that reach each node, in each of its states.
 
     An interval is processed only where it begins or ends, once per level of the tree: intervals that extend
     beyond a node on both sides are the same for its whole subtree, and come from its parent.
@@ -184,7 +186,7 @@ def _inherit(tree: PositionTree, segments: Doubles) -> None:
 
 @kernel
 def machines_for(segments: float, capacity: float) -> float:
-    """Return the number of machines for a number of segments: at least one, ignoring rounding errors."""
+    """Return how many machines store a number of segments: at least one, ignoring rounding errors."""
     return max(1.0, float(np.ceil(segments / capacity * (1 - 1e-12))))
 
 
@@ -226,9 +228,9 @@ def solve(
     local
         Whether a node decides as if no node below it pushed.
     stale
-        Mask of nodes to compute; the values of the others are valid.
+        Mask of nodes to compute; the values of other nodes are valid.
     value, push
-        Output by state; pushes have the columns left and right.
+        Output by state: the least cost, and whether the node pushes left, and right.
     """
     message, segment, capacity = prices
     for i in range(len(tree.order) - 1, -1, -1):
@@ -266,7 +268,7 @@ def solve(
 
 @kernel
 def followed(tree: PositionTree, push: Flags) -> Flags:
-    """Return the pushes of each node when all nodes, from the root on, do what is best in their state."""
+    """Return whether each node pushes left, and right, if all nodes from the root on do what is best."""
     n = len(tree.lo)
     found = np.zeros((n, 2), np.bool_)
     state = np.zeros((n, 2), np.int64)
@@ -280,7 +282,7 @@ def followed(tree: PositionTree, push: Flags) -> Flags:
 
 @kernel
 def _hand_down(tree: PositionTree, x: int, push: Flags, state: Ints) -> None:
-    """Set the states of a node's children."""
+    """Write the states of a node's children, given whether the node pushes left, and right."""
     if tree.lo[x] < x:
         child = (tree.lo[x] + x - 1) // 2
         state[child, 0] = state[x, 0]
@@ -293,7 +295,7 @@ def _hand_down(tree: PositionTree, x: int, push: Flags, state: Ints) -> None:
 
 @kernel
 def held(tree: PositionTree, sums: NodeSums, push: Flags) -> tuple[Doubles, Ints, Ints]:
-    """Return the weight of the segments at each node, and the first and last position they cover.
+    """Return the weight of the segments that each node stores, and the first and last position they cover.
 
     A node without segments covers itself.
     """
@@ -352,7 +354,7 @@ def pieces_of(tree: PositionTree, push: Flags, first: Ints, last: Ints) -> tuple
 
 @kernel
 def _longer(values: Ints, room: int) -> Ints:
-    """Return a copy with more capacity."""
+    """Return a copy of an array with room for more values."""
     found = np.empty(room, np.int64)
     found[: len(values)] = values
     return found

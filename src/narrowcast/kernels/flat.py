@@ -1,10 +1,10 @@
 """Bucket bitmaps over boxes in their own order.
 
-Boxes are in chunks, so that the data of a chunk for all buckets stays in the cache while a tile of events is
-processed. `words` is laid out [chunk][column][bucket][possible, sure][word]: a box is `possible` for an event
-in a bucket if it overlaps the bucket, and `sure` if it covers it. Boxes that are sure in all columns are in
-the
-result; boxes that are possible in all and not sure are compared.
+A column is an attribute whose values are coded as small integers, divided into buckets. A chunk is a range of
+boxes whose flags for all buckets stay in the cache while a tile (a range of events) is processed. `words` is
+laid out [chunk][column][bucket][possible, sure][word]: a box is `possible` for an event in a bucket if it
+overlaps the bucket, and `sure` if it covers it. Boxes that are sure in all columns are in the result; boxes
+that are possible in all and not sure are compared.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def meet(
 
 @kernel
 def count_rows(rows: Words, n_rows: int, counts: Ints) -> None:
-    """Count the flags of each row."""
+    """Write the number of set flags of each row to `counts`."""
     for e in range(n_rows):
         counts[e] = total(rows[e], rows.shape[1])
 

@@ -1,4 +1,10 @@
-"""Grid index: boxes in groups, a small grid over each group, 32 boxes compared at a time."""
+"""Grid index: boxes in groups, a small grid over each group, 32 boxes compared at a time.
+
+A column is an attribute whose values are coded as integers. A category is the value of an attribute for which
+many boxes require a single value; events with the same category look in the same slot, a list of groups. The
+grid of a group divides up to three columns, its axes, into cells at cuts. A cell stores its boxes in chunks
+of 32 boxes.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +49,7 @@ _ONE = np.uint64(1)
 
 
 class GridBounds(NamedTuple):
-    """Coded boxes, as in `CodedBoxes`; with one additional column, in which every event has the code 1."""
+    """The boxes of `CodedBoxes`, and one additional column, in which every event has the code 1."""
 
     indptr: Ints
     column: Numbers
@@ -98,7 +104,7 @@ _below = cast("Callable[[Any, Any, Any], Any]", intrinsic(_compare))
 def label(
     bounds: GridBounds, bit: Words, category: int, slot_of: Numbers, shared: NDArray[np.bool_]
 ) -> tuple[Numbers, Words]:
-    """Return the slot of each box (-1: the box is empty), and bits of the columns it is compared in.
+    """Return the slot of each box (-1: the box is empty), and as bits the columns in which it is compared.
 
     In a slot that several codes share, the category is compared as well.
     """
@@ -123,7 +129,7 @@ def label(
 
 @kernel
 def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[Ints, Numbers]:
-    """Return the group of each box, given boxes sorted by slot and signature, and the slot of each group.
+    """Return the group of each box, and the slot of each group; boxes are sorted by slot and signature.
 
     A signature with fewer boxes than `least` shares a group with the next such signatures of its slot.
     """
@@ -156,7 +162,7 @@ def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[In
 
 @kernel
 def columns_of(order: Ints, first: Ints, bounds: GridBounds, spared: Numbers) -> tuple[Ints, Numbers]:
-    """Return the columns that any box of each group bounds, except the spared one; at least one."""
+    """Return the columns that any box of each group bounds, except the spared one; at least one per group."""
     n_groups = len(first) - 1
     column_at = np.zeros(n_groups + 1, np.int64)
     columns = np.empty(64, np.int32)
@@ -182,7 +188,7 @@ def columns_of(order: Ints, first: Ints, bounds: GridBounds, spared: Numbers) ->
 
 @kernel
 def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
-    """Return an array with capacity for more entries after its first n."""
+    """Return an array with room for `more` entries after its first n."""
     if n + more <= len(array):
         return array
     longer = np.empty(2 * (n + more), array.dtype)
@@ -192,7 +198,7 @@ def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
 
 @kernel
 def _spread(boxes: Ints, columns: Numbers, bounds: GridBounds, place: Numbers) -> tuple[Codes, Codes]:
-    """Return the ends of a group's boxes, one row per column; `place` is -1 before and after."""
+    """Return lower and upper codes of a group's boxes, a row per column; `place` is -1 before and after."""
     lo = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     hi = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     for j in range(len(columns)):
@@ -211,7 +217,7 @@ def _spread(boxes: Ints, columns: Numbers, bounds: GridBounds, place: Numbers) -
 
 @kernel
 def _ends(lo: Codes, hi: Codes, last: int, events: Codes) -> Codes:
-    """Return a sorted sample of box ends along a column and, if there are events, as many event codes."""
+    """Return a sorted sample of box ends along a column and, with events, as many codes of events."""
     step = max(1, 2 * len(lo) // _ENDS)
     ends = np.empty(4 * (len(lo) // step + 1), lo.dtype)
     n = 0
@@ -327,7 +333,7 @@ def plan(
 
 @kernel
 def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
-    """Return the cell of a code: the number of cuts from `at` on that are below it."""
+    """Return the index of a code's cell along an axis: the number of cuts from `at` on below the code."""
     cell = 0
     for i in range(at, at + n_cells - 1, LANES):
         cell += population(_below(cuts, i, code))
@@ -389,9 +395,10 @@ def scan(
     pair_box: Numbers,
     flags: Words,
 ) -> int:
-    """Compare events with groups; return the number of pairs written, or -1 if they did not fit.
+    """Find the boxes that contain each event; return the number of pairs written, or -1 if they did not fit.
 
-    Each row of `runs` is a slot and a range of events: columns of `codes`, whose numbers are in `event`.
+    Each row of `runs` is a slot and a range of events to compare with its groups. The events are columns of
+    `codes`; their numbers are in `event`.
     Results are counted by event, or written as pairs, or set in the event's row of flags.
     """
     n_pairs = 0

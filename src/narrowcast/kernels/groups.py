@@ -1,4 +1,7 @@
-"""Groups of sorted boxes, cut by label and size."""
+"""Groups of sorted boxes that are indexed together, limited in boxes and columns.
+
+A column is a coded attribute. Boxes with the same label may be in one group.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def cut(
     most_boxes: int,
     most_columns: int,
 ) -> Ints:
-    """Return the start of each group: where the label changes, or where a group would exceed a limit."""
+    """Return the start of each group of boxes: where the label changes, or where a limit is exceeded."""
     n = len(order)
     first = np.empty(n + 1, np.int64)
     n_groups = 0
@@ -64,7 +67,7 @@ def describe(
     hi: NDArray[Any],
     last: Ints,
 ) -> tuple[Ints, Numbers, Ints]:
-    """Return the columns of each group, the narrowest first, and each box's position along that column."""
+    """Return each group's columns, the narrowest first, and each box's position along its first column."""
     n_groups = len(first) - 1
     n_columns = len(last)
     column_at = np.zeros(n_groups + 1, np.int64)

@@ -17,7 +17,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 @kernel
 def mix(value: np.uint64) -> np.uint64:
-    """Mix the bits of a number over all 64."""
+    """Return a 64-bit hash of a number, in which every bit depends on all of its bits."""
     value ^= value >> np.uint64(30)
     value *= _MIX
     value ^= value >> np.uint64(27)
@@ -27,7 +27,7 @@ def mix(value: np.uint64) -> np.uint64:
 
 @kernel
 def hash_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8], least: int) -> NDArray[np.int64]:
-    """Return a 64-bit hash of at least `least` for each string; collisions are rare."""
+    """Return a hash of at least `least` for the UTF-8 bytes of each string; collisions are rare."""
     n = len(offsets) - 1
     out = np.empty(n, np.int64)
     for i in range(n):

@@ -40,7 +40,7 @@ def _lowest(_typing: Any, _word: Any) -> Any:
 
 
 def _population(_typing: Any, _word: Any) -> Any:
-    """Return the number of set bits of a 64-bit word."""
+    """Return the number of set bits of a 64-bit word (population count)."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         kind = ir.IntType(64)

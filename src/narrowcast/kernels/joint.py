@@ -1,8 +1,10 @@
 """Moves of flows and of whole sessions at their exact change of cost on both levels (tock2005, extended).
 
-Sessions have a state as in `sessions`, with counts of the flows that a user wants. Groups have one too, with
-counts of the sessions that a user listens to. A flow costs `beta` for each user of its session and `alpha`
-for each user of its group: `weights` has both. Constraints on plans are in `limits`, with their own weights.
+Flows are in sessions, and sessions in groups. A user is a subscriber: it joins the session of each flow that
+it wants, and the group of that session. Sessions have a state as in `sessions`, with counts of the flows that
+a user wants. Groups have one too, with counts of the sessions that a user listens to. A flow costs `beta` for
+each user of its session and `alpha` for each user of its group: `weights` has both. A distance is the cost
+that a flow adds by unwanted deliveries. Constraints on plans are in `limits`, with their own weights.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _ROUNDING = 1e-12
 
 @kernel
 def count_groups(sessions: State, parent: Ints, groups: State, member: Numbers) -> None:
-    """Count from scratch the sessions of each group that users listen to, and the groups of each user."""
+    """Recount the sessions of each group that each user listens to, and the number of groups of each user."""
     _, flag, _, theta = sessions
     count, above, size, rate = groups
     member[:] = 0
@@ -108,7 +110,7 @@ def put_in(
 
 @kernel
 def above_without(points: Points, k: int, own: int, group: int, sessions: State, groups: State) -> float:
-    """Return the distance of a flow from its own group without it."""
+    """Return the distance of a flow from its own group, computed as if the flow were not in it."""
     start, who, rate = points
     count, gcount, gsize, gtheta = sessions[0], groups[0], groups[2], groups[3]
     left = 0
@@ -122,7 +124,7 @@ def above_without(points: Points, k: int, own: int, group: int, sessions: State,
 def out_of_group(
     points: Points, k: int, own: int, group: int, sessions: State, groups: State, leaves: Bytes
 ) -> None:
-    """Write for each user of a flow whether it would leave the flow's group without it."""
+    """For each user of a flow, write whether it would leave the flow's group if the flow were removed."""
     start, who, _ = points
     count, gcount = sessions[0], groups[0]
     for i in range(start[k], start[k + 1]):
@@ -134,7 +136,7 @@ def prices(
     points: Points, weights: Weights, k: int, own: int, here: float, above: float, parent: Ints,
     sessions: State, groups: State, heavy: Doubles, scratch: Scratch, near: Doubles,
 ) -> None:  # fmt: skip
-    """Write the cost of a flow in each session beyond wanted deliveries, with the penalties of each group.
+    """Write what a flow costs in each session beyond wanted deliveries, with penalties for broken limits.
 
     `own` is its current session, -1 for none; `here` and `above` are its distances from that and its group.
     """
@@ -162,7 +164,7 @@ def put_at(
     points: Points, k: int, to: int, session: Ints, parent: Ints, sessions: State, groups: State,
     member: Numbers,
 ) -> None:  # fmt: skip
-    """Move a flow to a session, or with -1 out of all, from wherever it is."""
+    """Move a flow from its session, if any, to another; with -1 only remove it."""
     if session[k] >= 0:
         take_out(points, k, session[k], parent, sessions, groups, member)
     if to >= 0:
@@ -224,7 +226,7 @@ def put_back(
     points: Points, weights: Weights, order: Ints, session: Ints, parent: Ints, sessions: State,
     groups: State, limits: Limits,
 ) -> int:  # fmt: skip
-    """Put directly sent flows into sessions if that breaks no limit; return their number."""
+    """Put directly sent flows into sessions if that breaks no limit; return the number of these flows."""
     start, who, rate = points
     size, gsize = sessions[2], groups[2]
     near, heavy = np.empty(len(size)), np.zeros(len(gsize))
@@ -249,7 +251,7 @@ def vacate(
     points: Points, weights: Weights, some: Ints, session: Ints, parent: Ints, sessions: State,
     groups: State, limits: Limits,
 ) -> float:  # fmt: skip
-    """Move flows out of their group, each to where it costs least; return the change of cost and weights.
+    """Move flows out of their group, each to where it costs least; return the change of cost and penalties.
 
     The target is a session of another group, or none if flows may be sent directly. No flow may be pinned.
     """
@@ -378,7 +380,7 @@ def anneal(
     points: Points, weights: Weights, wanted: tuple[Ints, Numbers], session: Ints, parent: Ints,
     sessions: State, groups: State, random: Random, proposals: int, heats: Weights, limits: Limits,
 ) -> float:  # fmt: skip
-    """Move flows and sessions by simulated annealing; return the change of cost and weights.
+    """Move flows and sessions by simulated annealing; return the change of cost and penalties.
 
     Half of the proposed targets are sessions that a user of the flow is in already: `wanted` has the flows of
     each user in compressed rows. Temperatures fall from the first of `heats` to the second in equal steps.

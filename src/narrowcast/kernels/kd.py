@@ -1,8 +1,9 @@
 """Location of points and boxes in k-d trees.
 
-Inner nodes of all trees are numbered together. Node i sends keys of `attribute[i]` that are at most `cut[i]`
-to `left[i]`, greater keys to `right[i]`; a negative child is the part `~child`. A tree begins at its root,
-which is itself a part if the tree has no cuts. No part is in two trees.
+A k-d tree divides the space of attribute values into parts by cuts. Inner nodes of all trees are numbered
+together. Node i sends keys (coded attribute values) of `attribute[i]` that are at most `cut[i]` to `left[i]`,
+greater keys to `right[i]`; a negative child is the part `~child`. A tree begins at its root, which is itself
+a part if the tree has no cuts. No part is in two trees. An owner is a subscription, the owner of its boxes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def parts_of_points(
     keys: Ints, row: Numbers, root: Numbers, cut: Ints, left: Numbers, right: Numbers, out: Numbers
 ) -> None:
-    """Write the part of each column of `keys` in each tree; node i reads the row `row[i]`."""
+    """Write for each event, a column of `keys`, the part it is in in each tree; node i reads row `row[i]`."""
     for e in range(len(out)):
         for r in range(len(root)):
             node = root[r]
@@ -55,7 +56,7 @@ def _meet(
     out: Numbers,
     k: int,
 ) -> int:
-    """Write after the first k the parts of a tree that an owner's boxes overlap; return the new number.
+    """Append to `out` the parts of a tree that an owner's boxes overlap; return the new number of parts.
 
     `low` and `high` must be unbounded, and are so on return; `seen` has the last owner that reached each
     part.
@@ -151,7 +152,7 @@ def lightest_rows(
     left: Numbers,
     right: Numbers,
 ) -> Ints:
-    """Return for each owner the tree whose parts with its boxes weigh least; ties are broken by `chance`."""
+    """Return for each owner the tree in which its parts have least weight; ties are broken by `chance`."""
     n, n_parts, rows = len(first) - 1, len(cut) + len(root), len(root)
     met = np.empty(n_parts, np.int32)
     low, high = np.full(n_attributes, _LEAST, np.int64), np.full(n_attributes, _MOST, np.int64)

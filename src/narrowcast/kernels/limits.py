@@ -1,8 +1,9 @@
 """Limits on plans of sessions in groups, as penalties for breaking them (tock2005, extended).
 
-Users in too many groups, groups with too many members or too high a rate, and users in another group than
-before are penalised by `weight`: in this order per excess group, per excess member, per excess share of the
-rate, per group joined or left, and per want that is sent directly.
+A user is a subscriber. A point is what moves between sessions: a flow, or several with the same users. Users
+in too many groups, groups with too many members or too high a rate, and users in another group than before
+are penalised by `weight`: in this order per excess group, per excess member, per excess share of the rate,
+per group joined or left, and per wanted flow of a user that is sent directly.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ if TYPE_CHECKING:
 
 @kernel
 def limited(limits: Limits) -> bool:
-    """Return whether any penalty is in effect."""
+    """Return whether any limit has a penalty."""
     return bool(limits[3].any())
 
 
 @kernel
 def allowed(limits: Limits, k: int, to: int) -> bool:
-    """Return whether a point may be in a session."""
+    """Return whether a point may be moved to a session: its pinned group, if any, must be that session's."""
     pin, anchor = limits[4], limits[5]
     return bool(pin[k] < 0 or anchor[to] == pin[k])
 
 
 @kernel
 def directly(limits: Limits, k: int, d: int) -> float:
-    """Return the penalty for sending a point with d users directly, so that none is in a group for it."""
+    """Return the penalty for sending a flow with d users directly, including the groups that they leave."""
     weight, pin, wants = limits[3], limits[4], limits[6]
     return weight[4] * wants[k] + weight[3] * d if weight[4] > 0.0 and pin[k] < 0 else np.inf
 
 
 @kernel
 def over(value: float, most: float, unit: float) -> float:
-    """Return the excess of a value over its limit in units, plus one if there is any."""
+    """Return the excess of a value over its limit in units, plus one if there is any excess; else 0."""
     return 1.0 + (value - most) / unit if value > most else 0.0
 
 
@@ -66,7 +67,6 @@ def burden(
         For each user whether it is then out of its own group.
     own, g
         The old and the new group; they can be the same.
-        The group they come from, and the one they come to; it can be the same.
     """
     member, before, most, weight = limits[0], limits[1], limits[2], limits[3]
     flag, size, theta = groups[1], groups[2], groups[3]
@@ -92,14 +92,14 @@ def burden(
 def burdens(
     limits: Limits, users: Numbers, leaves: Bytes, rate: float, own: int, groups: State, out: Doubles
 ) -> None:
-    """Write the penalty for each group that the users could join."""
+    """Write the penalty for each group if the users joined it after leaving their own."""
     for g in range(len(out)):
         out[g] = burden(limits, users, leaves, rate, own, g, groups)
 
 
 @kernel
 def broken(limits: Limits, groups: State) -> tuple[float, float, float, float]:
-    """Return by how much the limits are broken, and the number of groups joined and left."""
+    """Return by how much each limit is exceeded in total, and how many groups were joined and left."""
     member, before, most = limits[0], limits[1], limits[2]
     _, flag, size, theta = groups
     memberships, members, rates, changes = 0.0, 0.0, 0.0, 0.0

@@ -1,7 +1,7 @@
-"""Partial groups: an event goes to one group, and directly to interested nodes outside it.
+"""Groups of nodes that may leave out interested nodes: an event goes to one group, and directly to others.
 
-Events are samples: the tree of their publisher, a weight, and the nodes that want them. Trees are rows of
-`parent`, `link` and `distance` as in `trees`.
+Events are samples: the tree of their publisher, a weight, and the nodes that want them. Trees of shortest
+paths are rows of `parent`, `link` and `distance` as in `trees`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def choose(
     distance: Doubles, tree: Ints, start: Ints, who: Numbers, node: Numbers, costs: Doubles, members: Flags,
     spared: int, group: Ints, paid: Doubles,
 ) -> None:  # fmt: skip
-    """Assign each event the group that costs least, including direct messages to nodes outside; -1 for none.
+    """Choose for each event the group that costs least with direct messages to nodes outside; -1 for none.
 
     `who` is interested in an event, and is at a node; subscribers at one node are adjacent, and a direct
     message to the node is sent once. Ties go to the group with the fewest members without interest; a group
@@ -137,7 +137,7 @@ def learn(
     parent: Numbers, link: Doubles, distance: Doubles, tree: Ints, weight: Doubles, start: Ints, who: Numbers,
     members: Flags, nodes: Numbers, rounds: int, group: Ints, paid: Doubles,
 ) -> int:  # fmt: skip
-    """Improve groups in turns: events choose groups, then groups members; return the turns."""
+    """Improve groups in turns: events choose groups, then groups change members; return how many turns."""
     same = np.arange(members.shape[1]).astype(np.int32)
     for turn in range(rounds):
         choose(distance, tree, start, who, same, group_costs(parent, link, members), members, 0, group, paid)

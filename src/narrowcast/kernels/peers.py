@@ -1,4 +1,4 @@
-"""Answers of subscribers to queries: counts of bits in their own rows."""
+"""Surveys among subscribers: counts over their topics, clusters and interests, stored as rows of bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @kernel
 def tally(words: Words, rows: Ints, counts: Ints) -> None:
-    """Add for each column the number of the given rows that have its bit."""
+    """Add to each column's count how many of the given rows of bits have a bit in that column."""
     for i in range(len(rows)):
         row: Any = words[rows[i]]
         for w in range(len(row)):
@@ -29,7 +29,7 @@ def tally(words: Words, rows: Ints, counts: Ints) -> None:
 
 @kernel
 def needed(interests: Words, joined: Words, topics: Words, rows: Ints, cluster: int, counts: Ints) -> None:
-    """Add for each topic the number of the given members that want it and receive it from this cluster alone.
+    """Add to each topic's count how many given members want it and get it from this cluster alone.
 
     `topics` has a row for each cluster; a subscriber reads only those that it joined.
     """
@@ -51,7 +51,7 @@ def worth(
     weight: NDArray[np.float64],
     found: NDArray[np.float64],
 ) -> None:
-    """Add for each given member the weights of topics that it wants and has from this cluster alone."""
+    """For each given member, add the weights of the topics that it wants and gets from this cluster alone."""
     for i in range(len(rows)):
         for w in range(topics.shape[1]):
             left = _alone(interests, joined, topics, rows[i], cluster, w)
@@ -62,7 +62,7 @@ def worth(
 
 @kernel
 def _alone(interests: Words, joined: Words, topics: Words, row: int, cluster: int, w: int) -> Any:
-    """Return one word of the topics that a member wants and receives from this cluster alone."""
+    """Return word w of the bits of topics that a member wants and gets from this cluster alone."""
     left: Any = interests[row, w] & topics[cluster, w]
     v = 0
     while left and v < joined.shape[1]:

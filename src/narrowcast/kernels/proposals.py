@@ -1,9 +1,9 @@
 """Moves of flows, proposed on a frozen state and verified on the current one (tock2005).
 
-Workers see sessions and groups as they were when a batch began. A proposal may be outdated when it is
-examined,
-so each move is priced again, in time linear in the flow's users, and made only if it still lowers the cost. A
-flow without a session (-1) goes where it costs least.
+Flows are in sessions, and sessions in groups; a user is a subscriber. Workers see sessions and groups as they
+were when a batch began. A proposal may be outdated when it is examined, so each move is priced again, in time
+linear in the flow's users, and made only if it still lowers the cost. A flow without a session (-1) goes
+where it costs least.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def propose(
 
 @kernel
 def distance(points: Points, k: int, to: int, state: State) -> float:
-    """Return the distance of a flow from a session or group that it is not in."""
+    """Return the cost of unwanted deliveries that a flow would add to a session or group without it."""
     start, who, rate = points
     _, flag, size, theta = state
     seen, d = 0, start[k + 1] - start[k]

@@ -1,4 +1,7 @@
-"""Codes of keys: ranks among sorted cuts."""
+"""Codes of keys: ranks of attribute values among ascending cuts.
+
+A key is an event's value of an attribute as a sortable integer; its code is the number of cuts below it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 def code_by_table(
     keys: Ints, table: NDArray[np.uint32], cuts: Ints, codes: NDArray[Any], column: int
 ) -> None:
-    """Look up the code of each key in a table that covers the keys from the first cut to the last."""
+    """Write the code of each key, looked up in a table of the keys from the first cut to the last."""
     first, last = cuts[0], cuts[-1]
     for e in range(len(keys)):
         key = keys[e]
@@ -44,13 +47,13 @@ def _below(cuts: Ints, begin: int, end: int, key: int) -> int:
 
 @kernel
 def code_by_search(keys: Ints, cuts: Ints, codes: NDArray[Any], column: int) -> None:
-    """Find the code of each key by bisection."""
+    """Write the code of each key, found by bisection among the cuts."""
     for e in range(len(keys)):
         codes[e, column] = _below(cuts, 0, len(cuts), keys[e]) + 1
 
 
 @kernel
 def code_row(keys: Ints, cuts: Ints, cut_at: Ints, codes: NDArray[Any]) -> None:
-    """Find the codes of one event, whose keys are given column by column."""
+    """Write the codes of one event; `keys` has its value of each attribute."""
     for c in range(len(keys)):
         codes[0, c] = _below(cuts, cut_at[c], cut_at[c + 1], keys[c]) + 1

@@ -1,4 +1,7 @@
-"""Compressed rows: translation, filtering, merging and deduplication of entries."""
+"""Compressed rows: translation, filtering, merging and deduplication of entries.
+
+Row i of a list of rows is `index[indptr[i]:indptr[i + 1]]`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 @kernel
 def translate(indptr: Ints, index: Numbers, to: Numbers) -> Rows:
-    """Replace each i by `to[i]`, dropping negative values and values equal to the left neighbour.
+    """Replace each entry i by `to[i]`, without negative values and values equal to their left neighbour.
 
     Rows stay ascending if `to` never decreases.
     """
@@ -41,7 +44,7 @@ def translate(indptr: Ints, index: Numbers, to: Numbers) -> Rows:
 
 @kernel
 def keep(indptr: Ints, index: Numbers, kept: NDArray[np.bool_]) -> Rows:
-    """Keep the flagged entries; there is a flag for every entry."""
+    """Return the rows with only those entries whose flag is set; there is a flag for every entry."""
     out_indptr = np.zeros(len(indptr), np.int64)
     out = np.empty(len(index), np.int32)
     n = 0
@@ -55,7 +58,7 @@ def keep(indptr: Ints, index: Numbers, kept: NDArray[np.bool_]) -> Rows:
 
 @kernel
 def beside(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers, shift: int) -> Rows:
-    """Append the rows of one to those of another, shifted."""
+    """Append each row of the second rows, with `shift` added to its entries, to the same row of the first."""
     n_rows = len(indptr) - 1
     out_indptr = indptr + more_indptr
     out = np.empty(len(index) + len(more), np.int32)
@@ -72,7 +75,7 @@ def beside(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers, shift
 
 @kernel
 def merge(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers) -> Rows:
-    """Merge ascending rows that have no number in common."""
+    """Merge each row of two lists with the same row of the other; rows ascend and have no entry in common."""
     n_rows = len(indptr) - 1
     out_indptr = indptr + more_indptr
     out = np.empty(len(index) + len(more), np.int32)
@@ -99,7 +102,7 @@ def merge(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers) -> Row
 
 @kernel
 def distinct(indptr: Ints, index: Numbers, to: Numbers, size: int) -> Rows:
-    """Replace each i by `to[i]`, sorted and without repeats; the numbers are below `size`."""
+    """Replace each entry i by `to[i]`, which is below `size`, and sort rows without repeated entries."""
     out_indptr = np.zeros(len(indptr), np.int64)
     out = np.empty(len(index), np.int32)
     seen = np.full(size, -1, np.int64)
@@ -118,7 +121,7 @@ def distinct(indptr: Ints, index: Numbers, to: Numbers, size: int) -> Rows:
 
 @kernel
 def flags(indptr: Ints, index: Numbers, out: NDArray[np.uint64]) -> None:
-    """Set the flag of every number in its row."""
+    """Set in row i of `out` the flag of every entry of row i."""
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
             value = np.int64(index[i])

@@ -1,10 +1,9 @@
 """Points in clusters (tock2005): membership counts, and the change of cost when a point moves.
 
-Points are flows, or sessions of flows. A table of counts has a row for each user and a column for each
-cluster:
-the number of the cluster's points that the user wants. The state also has flags, one byte for each count
-above
-0, from which distances are computed; the number of users of each cluster; and its rate.
+Points are flows, or sessions of flows; a user is a subscriber. A table of counts has a row for each user and
+a column for each cluster: the number of the cluster's points that the user wants. The state also has flags,
+one byte for each count above 0, from which distances are computed; the number of users of each cluster; and
+its rate. The distance of a point from a cluster is the rate of unwanted deliveries that it adds there.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BYTE = 255
 
 @kernel
 def count_in(points: Points, cluster: Ints, state: State) -> None:
-    """Count from scratch the points of each cluster that users want; points with -1 are in none."""
+    """Recount the points of each cluster that each user wants; points with cluster -1 are left out."""
     count, flag, size, theta = state
     count[:] = 0
     flag[:] = 0
@@ -73,7 +72,7 @@ def take(points: Points, k: int, out_of: int, state: State) -> None:
 
 @kernel
 def overlaps(points: Points, k: int, flag: Bytes, few: Bytes, out: Doubles) -> None:
-    """Count for each cluster the users of a point that are in it."""
+    """Write for each cluster how many users of a point are in it."""
     start, who, _ = points
     first, last = start[k], start[k + 1]
     out[:] = 0.0
@@ -91,7 +90,7 @@ def overlaps(points: Points, k: int, flag: Bytes, few: Bytes, out: Doubles) -> N
 
 @kernel
 def first_least(values: Doubles, stay: int) -> int:
-    """Return the index of the first minimum of non-negative values; `stay` if no value is below its own."""
+    """Return the index of the first minimum of non-negative values; `stay` if its value is the minimum."""
     # Non-negative doubles are ordered as their bits, and the minimum of integers is vectorised.
     bits = values.view(np.int64)
     least = bits[0]
@@ -107,7 +106,7 @@ def first_least(values: Doubles, stay: int) -> int:
 
 @kernel
 def away(points: Points, k: int, own: int, state: State) -> float:
-    """Return the distance of a point from its own cluster without it."""
+    """Return the distance of a point from its own cluster, computed as if the point were not in it."""
     start, who, rate = points
     count, _, size, theta = state
     left = 0
@@ -119,7 +118,7 @@ def away(points: Points, k: int, own: int, state: State) -> float:
 
 @kernel
 def means(points: Points, passes: int, cluster: Ints, state: State, moves: Ints) -> int:
-    """Move points to the nearest cluster, pass after pass, until a pass moves none; return the passes.
+    """Move points to the nearest cluster, in passes, until a pass moves none; return the number of passes.
 
     Points go in order, each to the first of the nearest clusters, and only if that is nearer than its own
     without it: by equation 8 of tock2005, with the point removed from both centroid and rate. Each move
@@ -157,7 +156,7 @@ def means(points: Points, passes: int, cluster: Ints, state: State, moves: Ints)
 
 @kernel
 def seed_in_turn(points: Points, order: Ints, cluster: Ints, state: State) -> None:
-    """Put points one by one into the cluster whose cost grows least; an empty cluster's does not grow."""
+    """Put points one by one into the cluster whose cost grows least; that of an empty one does not grow."""
     start, _, rate = points
     _, flag, size, theta = state
     few, near = np.empty(len(size), np.uint8), np.empty(len(size))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @kernel
 def pruned(parent: Numbers, link: Doubles, members: Numbers, stamp: Ints, mark: int) -> float:
-    """Return the cost of one tree pruned to its members: each link once.
+    """Return the cost of one tree pruned to the paths from its root to members; each link counts once.
 
     Visited nodes carry the mark, so the work is the size of the pruned tree.
     """
@@ -110,7 +110,7 @@ def _span(
 
 @kernel
 def _joined(away: Doubles, above: Ints, edge: Doubles) -> float:
-    """Return the cost of a minimum spanning tree after adding a node, `away` from each member in order.
+    """Return the cost of a minimum spanning tree after adding a node; `away` has its distances from members.
 
     Only links of the old tree and of the new node can be in the new tree. From the leaves up: of the link to
     the parent and the cheapest path from below to the new node, the cheaper is used and the other passed on.

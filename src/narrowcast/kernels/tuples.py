@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Tuples(NamedTuple):
-    """Boxes in groups that require single codes in the same columns, and a hash table of those codes.
+    """Boxes grouped by the columns in which they require a single code, and a hash table of these codes.
 
     Group g requires codes in `column[column_at[g]:column_at[g + 1]]`. The hash of a group and its codes is
     looked up in `slot` (open addressing), which has a bucket number (-1: empty). Bucket b has `hash[b]` and
@@ -41,7 +41,7 @@ class Tuples(NamedTuple):
 def hash_points(
     group: Ints, indptr: Ints, column: Numbers, hi: NDArray[Any], point: NDArray[np.bool_]
 ) -> NDArray[np.uint64]:
-    """Return the hash of each box: of its group and the codes it requires."""
+    """Return a hash of each box's group and of the single codes that it requires."""
     out = np.empty(len(indptr) - 1, np.uint64)
     for box in range(len(out)):
         value = mix(np.uint64(group[box] + 1))
@@ -65,7 +65,7 @@ def fill_slots(hashes: NDArray[np.uint64], slot: Numbers) -> None:
 
 @kernel
 def find(tuples: Tuples, codes: NDArray[Any], want: bool) -> tuple[Ints, Numbers]:
-    """Return the boxes of each event, or only their number if `want` is false."""
+    """Return the boxes that contain each event, or only how many if `want` is false."""
     n_events = len(codes)
     indptr = np.zeros(n_events + 1, np.int64)
     out = np.empty(256, np.int32)

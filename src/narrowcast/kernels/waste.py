@@ -1,8 +1,8 @@
 """Clusters of flows by the waste of sending them together; sets of subscribers are bitmaps of 64-bit words.
 
-A group has a weight p (the rate of its flows), a size n (the subscribers that want any of them) and a load
-(the
-sum of p times the audience over its flows): n - load / p is its expected waste per event.
+A group is a set of flows that share a channel. It has a weight p (the rate of its flows), a size n (the
+subscribers that want any of them) and a load (the sum over its flows of rate times audience): n - load / p is
+its expected waste per event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOTAL, NORM, PRINTED = 0, 1, 2
 
 @kernel
 def shared(one: Words, other: Words) -> int:
-    """Return the number of flags that two rows have in common."""
+    """Return the number of subscribers that two bitmaps have in common."""
     n = 0
     for w in range(len(one)):
         n += population(one[w] & other[w])
@@ -126,7 +126,7 @@ def nearest(
     own: int,
     best: float,
 ) -> int:
-    """Return the group nearer to a flow than its own, the lowest of equals; its own if there is none."""
+    """Return the group nearer to a flow than its own, the first of equally near ones; else its own."""
     found = own
     for g in range(len(sets)):
         if g == own:
@@ -146,7 +146,7 @@ def gather(
     kind: int, flows: Words, start: Ints, who: Numbers, weight: Doubles, n_groups: int, n_subscribers: int,
     passes: int, live: bool, target: Ints,
 ) -> tuple[int, bool]:  # fmt: skip
-    """Move flows to the nearest group, pass after pass; return the passes, and whether it converged.
+    """Move flows to the nearest group, in passes; return the number of passes, and whether it converged.
 
     The first flows, one per group, are the initial groups; the others join one by one. In a pass a flow is
     compared with its own group without it, and stays unless another is nearer. With `live` the groups change
@@ -218,7 +218,7 @@ def closest(
 
 @kernel
 def least(kind: int, p: float, size: int, load: float, q: float, other: int, more: float) -> float:
-    """Return a lower bound on the distance of two groups, whatever they share."""
+    """Return a lower bound on the distance of two groups, for any number of subscribers in common."""
     if kind == TOTAL:
         return p * max(other - size, 0) + q * max(size - other, 0)
     if kind == NORM:
@@ -283,7 +283,7 @@ def merge(
 def spanning(
     kind: int, sets: Words, weight: Doubles, size: Ints, load: Doubles, parent: Ints, cost: Doubles
 ) -> None:
-    """Find a minimum spanning tree of all flows: the parent of each, and the distance to it."""
+    """Find a minimum spanning tree of all flows by distance: each flow's parent, and the distance to it."""
     n = len(weight)
     inside = np.zeros(n, np.bool_)
     cost[:] = np.inf
@@ -307,7 +307,7 @@ def spanning(
 
 @kernel
 def unite(links: Ints, parent: Ints, into: Ints) -> None:
-    """Merge the flows that links of a tree join: each flow with its parent, into the lower number."""
+    """Merge each flow of `links` with its parent in a tree; groups are named by their lowest flow."""
     for j in links:
         a, b = j, parent[j]
         while into[a] != a:
@@ -319,7 +319,7 @@ def unite(links: Ints, parent: Ints, into: Ints) -> None:
 
 @kernel
 def flags(start: Ints, who: Numbers, words: Words) -> None:
-    """Set the flag of every number in each row."""
+    """Set in each row of bits the flags of the subscribers of that flow."""
     for row in range(len(start) - 1):
         for i in range(start[row], start[row + 1]):
             words[row, who[i] >> 6] |= np.uint64(1) << np.uint64(who[i] & 63)

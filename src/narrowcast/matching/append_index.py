@@ -1,4 +1,9 @@
-"""Append index: subscriptions added since the main index was built."""
+"""Append index: subscriptions added since the main index was built, searched along with it.
+
+A key is an attribute value as a sortable integer. Boxes are stored in chunks of fixed capacity. In each
+chunk, the keys of an attribute are divided into buckets by cuts, and a row of flags per bucket has the boxes
+that overlap it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ _BUCKETS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxChunk:
-    """Up to CHUNK boxes, in arrays with spare capacity.
+    """Up to CHUNK boxes of added subscriptions, in arrays with spare capacity.
 
     Chunks that were grown from this one share its arrays: entries beyond `n_boxes`, or beyond
     `indptr[n_boxes]`, belong to them. Only the newest chunk may grow.
@@ -82,7 +87,7 @@ class BoxChunk:
         )
 
     def knowing(self, attributes: NDArray[np.int16], cuts: Mapping[int, Ints]) -> BoxChunk:
-        """Return the chunk with rows for additional attributes, which its boxes do not bound."""
+        """Return the chunk with rows of flags for additional attributes, which no existing box bounds."""
         if len(attributes) == 0:
             return self
         place = self.place.copy()
@@ -100,7 +105,7 @@ class BoxChunk:
         )
 
     def put(self, boxes: Boxes, begin: int, end: int, shift: int) -> BoxChunk:
-        """Return the chunk with more boxes appended, their owners numbered from `shift` on."""
+        """Return the chunk with boxes `begin` to `end` appended; owners are numbered from `shift` on."""
         first, stop = int(boxes.indptr[begin]), int(boxes.indptr[end])
         at = int(self.indptr[self.n_boxes])
         need = at + stop - first
@@ -139,7 +144,7 @@ class BoxChunk:
         return replace(grown, n_boxes=n)
 
     def find(self, keys: Keys, n_events: int) -> CandidateBoxes:
-        """Return the candidate boxes of each event, given a function from attribute to keys."""
+        """Return the boxes that may contain each event, given a function from attribute to keys of events."""
         matrix = np.empty((n_events, len(self.attributes)), np.int64)
         for r, attribute in enumerate(self.attributes):
             matrix[:, r] = keys(attribute)
@@ -150,7 +155,7 @@ class BoxChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AppendIndex:
-    """Added boxes, in chunks. Immutable, though the newest chunk shares its capacity with its successor.
+    """Boxes of added subscriptions in chunks. Immutable: adding returns a new index that shares arrays.
 
     Parameters
     ----------
@@ -168,7 +173,7 @@ class AppendIndex:
     _owners: list[BoxOwners] = field(default_factory=list, init=False, repr=False)
 
     def put(self, subscriptions: SubscriptionSet) -> AppendIndex:
-        """Return the index with more subscriptions."""
+        """Return the index with additional subscriptions."""
         boxes, checks = subscriptions.boxes, self.checks
         if not boxes.exact.all():
             more = Checks(subscriptions.schema, subscriptions.check)
@@ -193,7 +198,7 @@ class AppendIndex:
         return AppendIndex(self.n_attributes, cuts, tuple(chunks), n, checks)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the candidate subscriptions of each event, given a function from attribute to keys."""
+        """Return the matching subscriptions of each event, given a function from attribute to event keys."""
         found = CandidateBoxes(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
         shift = 0
         for chunk in self.chunks:
@@ -206,7 +211,7 @@ class AppendIndex:
         return self._owners[0].resolve(events, found)
 
     def _keep(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
-        """Check pairs, each with the checks that its subscription was added with."""
+        """Return for each pair of event and subscription whether the checks of the filter confirm it."""
         kept = np.ones(len(event), bool)
         firsts = np.array([first for first, _ in self.checks])
         piece = np.searchsorted(firsts, subscription, side="right") - 1
@@ -226,7 +231,7 @@ class AppendIndex:
 
 
 def even_cuts(ends: Ints) -> Ints:
-    """Return keys that divide sorted ends evenly, one fewer than there are buckets."""
+    """Return cuts that divide sorted keys of box ends into buckets of about equal numbers."""
     if len(ends) < _BUCKETS:
         return np.unique(ends)
     return np.unique(ends[np.linspace(0, len(ends) - 1, _BUCKETS + 1).astype(np.int64)[1:-1]])

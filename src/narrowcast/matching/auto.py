@@ -55,7 +55,7 @@ CombinedIndex.kinds.update(flat=FlatIndex, blocks=BlockIndex, grid=GridIndex)
 
 @dataclass(frozen=True, slots=True)
 class IndexCostEstimate:
-    """Estimated cost of an event per box, in nanoseconds, for each kind of index."""
+    """Estimated nanoseconds that each box costs per event, in each kind of index (bitmap, groups, grid)."""
 
     flat: Doubles
     blocks: Doubles
@@ -64,7 +64,7 @@ class IndexCostEstimate:
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> IndexCostEstimate:
-        """Estimate from the buckets that boxes overlap and cover; a sample gives each bucket's probability.
+        """Estimate costs from the buckets that boxes overlap; a sample of events shows how likely each is.
 
         Without a sample all buckets of an attribute are equally likely, since they share box ends evenly.
         Events are assumed to have categories as often as boxes require them.
@@ -97,7 +97,7 @@ class IndexCostEstimate:
         )
 
     def best(self) -> NDArray[np.intp]:
-        """Return the number of the cheapest kind for each box, using only kinds worth a part."""
+        """Return the number of the cheapest kind of index for each box, without kinds for too few boxes."""
         costs = np.stack([self.flat, self.blocks, self.grid])
         n = costs.shape[1]
         least, best = np.inf, np.zeros(n, np.intp)
@@ -122,8 +122,7 @@ class AutoMatcher(IndexedMatcher):
     Parameters
     ----------
     threads
-        Number of threads that share a batch (default: 1).
-        How many threads share a batch.
+        Number of threads that share a batch of events (default: 1).
 
     Examples
     --------
@@ -162,7 +161,7 @@ def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> Aut
 
 
 def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:
-    """Return the share of events in the buckets that each bound overlaps, and in those that it covers."""
+    """Return, for each bound of a box, the shares of events in buckets that it overlaps, and covers."""
     buckets = Buckets.of(boxes, sample)
     first, end, sure_first, sure_end = buckets.bounds(boxes)
     below = np.zeros((max(1, boxes.n_columns), N_BUCKETS + 1))
@@ -178,7 +177,7 @@ def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:
 
 
 def _narrowest(boxes: CodedBoxes, factor: Doubles) -> Doubles:
-    """Return the product of the smallest factors of each box's bounds, one for each axis of a grid."""
+    """Return for each box the product of the smallest factors of its bounds: one for each axis of a grid."""
     box = boxes.box
     order = np.lexsort((factor, box))
     place = np.arange(len(box)) - boxes.indptr[box]
@@ -188,14 +187,14 @@ def _narrowest(boxes: CodedBoxes, factor: Doubles) -> Doubles:
 
 
 def _product(boxes: CodedBoxes, factor: Doubles) -> Doubles:
-    """Return the product of the factors of each box's bounds."""
+    """Return for each box the product of the factors of its bounds."""
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(factor, 1e-12)))])
     product: Doubles = np.exp(logs[boxes.indptr[1:]] - logs[boxes.indptr[:-1]])
     return product
 
 
 def _least(boxes: CodedBoxes, value: Doubles) -> Doubles:
-    """Return the smallest value of each box's bounds, 1 for a box without bounds."""
+    """Return for each box the smallest value of its bounds, 1 for a box without bounds."""
     least = np.ones(len(boxes))
     some = np.flatnonzero(np.diff(boxes.indptr))
     if len(some):

@@ -80,7 +80,7 @@ class FlatIndex:
         return cls(n, buckets, words, ends, width)
 
     def flags(self, codes: Codes) -> Iterator[NDArray[np.uint64]]:
-        """Yield the flags of the boxes that contain each event, a tile at a time; the array is reused."""
+        """Yield flags of the boxes that contain each event, for ranges of events; the array is reused."""
         n_words = -(-self.n_boxes // (self.width * 64)) * self.width
         tile = max(1, min(len(codes), 1024, _FLAGS // max(1, n_words * 8)))
         try:
@@ -112,7 +112,7 @@ class FlatIndex:
         return np.concatenate([np.empty((0, -(-self.n_boxes // 64)), np.uint64), *rows])
 
     def count(self, codes: Codes) -> Ints:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         counts = np.zeros(len(codes), np.int64)
         done = 0
         for rows in self.flags(codes):
@@ -125,13 +125,13 @@ class FlatIndex:
         return {"layout": "flat", "chunks": -(-self.n_boxes // (self.width * 64))}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of the index by name, to save it."""
         shape = np.array([self.n_boxes, self.width])
         return {"shape": shape, "words": self.words, "ends": self.ends, **self.buckets.arrays()}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> FlatIndex:
-        """Rebuild the index from its arrays."""
+        """Rebuild the index from the arrays of a saved one."""
         n, width = map(int, arrays["shape"])
         return cls(n, Buckets.restore(arrays), arrays["words"], arrays["ends"], width)
 
@@ -193,7 +193,7 @@ class BlockIndex:
         return joined(parts)
 
     def count(self, codes: Codes) -> Ints:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         counts = np.zeros(len(codes), np.int64)
         for start in range(0, len(codes), _TILE):
             self._pairs(codes[start : start + _TILE], counts[start : start + _TILE], False)
@@ -205,12 +205,12 @@ class BlockIndex:
         return {"layout": "blocks", "groups": groups, "sections": sections}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of the index by name, to save it."""
         return {**self.buckets.arrays(), **{name: np.asarray(a) for name, a in self.blocks._asdict().items()}}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> BlockIndex:
-        """Rebuild the index from its arrays."""
+        """Rebuild the index from the arrays of a saved one."""
         own = {name: arrays[name] for name in BlockArrays._fields if name != "section_column"}
         return cls(
             Buckets.restore(arrays), BlockArrays(**own, section_column=arrays["section_column"].item())
@@ -218,7 +218,7 @@ class BlockIndex:
 
 
 def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> CandidateBoxes:
-    """Concatenate the rows of tiles."""
+    """Concatenate the results of consecutive ranges of events."""
     if len(parts) == 1:
         return CandidateBoxes(*parts[0])
     counts = [np.diff(indptr) for indptr, _ in parts]

@@ -1,4 +1,7 @@
-"""Buckets of codes: few enough that every bucket can have a row of flags."""
+"""Buckets of codes: ranges of coded attribute values, few enough for a row of flags per bucket.
+
+A code is the rank of an attribute value among the ends of boxes. A column is a coded attribute.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ N_BUCKETS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """For each column, the bucket of every code: adjacent codes, with about as many box ends in each.
+    """For each column the bucket of every code: a range of codes, with about as many box ends in each.
 
     Parameters
     ----------
@@ -61,7 +64,7 @@ class Buckets:
         )
 
     def bounds(self, boxes: CodedBoxes) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-        """Return for each bound the buckets it overlaps (first, end) and those it covers (first, end)."""
+        """Return for each bound the range of buckets that it overlaps (first, end), and that it covers."""
         at = self.table_at[:-1][boxes.column]
         last = boxes.last[boxes.column]
         low, high = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
@@ -79,22 +82,22 @@ class Buckets:
         return first, end, sure_first, sure_end
 
     def __call__(self, codes: Codes) -> Bytes:
-        """Return the bucket of every code."""
+        """Return the bucket of each code in an array with one column per coded attribute."""
         found: Bytes = bucket_of(codes, self.table, self.table_at)
         return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the buckets."""
+        """Return the arrays by name, to save the buckets."""
         return {"bucket_table": self.table, "bucket_at": self.table_at}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Buckets:
-        """Rebuild the buckets from their arrays."""
+        """Rebuild the buckets from saved arrays."""
         return cls(arrays["bucket_table"], arrays["bucket_at"])
 
 
 def _cut(weight: NDArray[np.float64], last: int) -> Bytes:
-    """Return the bucket of each code from 0 to the last; 0 shares the bucket of 1."""
+    """Return the bucket of each code from 0 to `last`, so that buckets have similar weight; 0 is as 1."""
     if last <= N_BUCKETS:
         buckets = np.arange(last + 1) - 1
     else:

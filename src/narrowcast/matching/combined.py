@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CombinedIndex:
-    """Several indexes; every box is in exactly one of them.
+    """Several indexes that are searched as one; every box is in exactly one of them.
 
     Parameters
     ----------
@@ -48,21 +48,21 @@ class CombinedIndex:
         return found
 
     def count(self, codes: Codes) -> NDArray[np.int64]:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         counts: NDArray[np.int64] = np.sum([part.count(codes) for part in self.parts], axis=0)
         return counts
 
     @property
     def bitmaps(self) -> Callable[[Codes], NDArray[np.uint64]] | None:
-        """The bitmap function of the only part, which has all boxes in order; None for several parts."""
+        """Function from codes of events to flags of boxes, if a single part has all boxes; else None."""
         return self.parts[0].bitmaps if len(self.parts) == 1 else None
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes of each part."""
+        """Return the kind and the statistics of each index."""
         return {"parts": [{"kind": _kind(part), **part.stats()} for part in self.parts]}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of all parts by name, to save the index."""
         out: dict[str, NDArray[Any]] = {"n_parts": np.array([len(self.parts)])}
         for i, (part, boxes) in enumerate(zip(self.parts, self.boxes, strict=True)):
             out[f"{i}.kind"] = np.frombuffer(_kind(part).encode(), np.uint8)
@@ -73,7 +73,7 @@ class CombinedIndex:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Rebuild the index from its arrays."""
+        """Rebuild the index from the arrays of a saved one."""
         parts = []
         n = int(arrays["n_parts"][0])
         for i in range(n):

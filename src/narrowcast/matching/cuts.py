@@ -1,8 +1,8 @@
 """Cuts of the event space into cells of similar work, with few subscriptions in several cells.
 
-The work of a cell is its events times its subscriptions, or a measured cost (`PartWork`). Cuts are chosen on
-a
-sample of both.
+A cell is a range of keys (sortable integers of values) for each attribute. The work of a cell is its events
+times its subscriptions, or a measured cost (`PartWork`). Cuts are chosen on a sample of both. The owner of a
+box is its subscription.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GAINS = (None, 0.1, 0.2)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutSpace:
-    """Sample that cuts are chosen on: event keys and box ends, one row per candidate attribute."""
+    """The sample that cuts are chosen on: keys of events and ends of boxes, a row per attribute."""
 
     attribute: Ints
     keys: Ints
@@ -121,11 +121,11 @@ class CutSpace:
         )
 
     def found(self, events: Numbers) -> float:
-        """Return the number of matches of the given events, 0 if the cost does not depend on matches."""
+        """Return how many sampled subscriptions the events match; 0 if that does not affect the cost."""
         return 0.0 if self.matches is None else float(self.matches[events].sum())
 
     def covered(self) -> NDArray[np.float64]:
-        """Return the share of events that each owner's boxes cover: owners x attributes, 1 if unbounded."""
+        """Return the share of events that each subscription covers: owners x attributes, 1 if not bounded."""
         owner, starts = np.unique(self.owner, return_index=True)
         share = np.ones((self.boxes.n_owners, len(self.attribute)))
         if not len(owner) or not self.keys.shape[1]:
@@ -138,7 +138,7 @@ class CutSpace:
         return share
 
     def cut_of(self, boxes: Numbers, events: Numbers, cells: int, gain: float) -> tuple[int, int, int] | None:
-        """Return the best cut of a cell that is to become `cells` cells: row, key, and cells on the left.
+        """Return the best cut of a cell into two: row of the attribute, key, and number of cells on the left.
 
         The best cut minimises the heaviest expected cell and the total work.
         """
@@ -174,7 +174,7 @@ class CutSpace:
         return found
 
     def _sorted(self, i: int, events: Numbers) -> tuple[Ints, Ints]:
-        """Return the sorted keys of events, and the cumulative number of matches."""
+        """Return the keys of events along an attribute, sorted, and their cumulative numbers of matches."""
         keys = self.keys[i, events]
         if self.matches is None:
             return np.sort(keys), np.zeros(len(keys) + 1, np.int64)
@@ -183,7 +183,7 @@ class CutSpace:
 
 
 class CutTree:
-    """A tree under construction: the boxes and events of each node, and the cuts made so far.
+    """A tree of cells under construction: boxes and events of each node, and the cuts made so far.
 
     Parameters
     ----------
@@ -212,11 +212,11 @@ class CutTree:
         return len(self.nodes) - 1
 
     def held(self, node: int) -> int:
-        """Return the number of subscriptions in a cell."""
+        """Return how many subscriptions are in the cell of a node."""
         return int(np.count_nonzero(np.diff(self.space.owner[self.nodes[node][0]], prepend=-1)))
 
     def split(self, node: int, cells: int, gain: float = 0.0) -> list[tuple[int, int]]:
-        """Cut a cell that is to become `cells` cells; return its halves and their cells, or nothing."""
+        """Cut a cell in two if that helps; return each half with the number of cells it is to become."""
         boxes, events = self.nodes[node]
         found = self.space.cut_of(boxes, events, cells, gain)
         if found is None:
@@ -226,7 +226,7 @@ class CutTree:
         return [(left, m), (left + 1, cells - m)]
 
     def cut(self, node: int, i: int, cut: int) -> int:
-        """Cut a cell at a key of a row of the space; return its left half, which the right half follows."""
+        """Cut a cell at a key; return the node of its left half, which the node of the right half follows."""
         boxes, events = self.nodes[node]
         is_left = self.space.keys[i, events] <= cut
         left = self._add(boxes[self.space.lo[i, boxes] < cut], events[is_left])
@@ -236,7 +236,7 @@ class CutTree:
         return left
 
     def grow(self, cells: int, gain: float | None) -> CutTree:
-        """Cut until there are `cells` cells or none can be cut; with a gain, distribute from the root."""
+        """Cut until there are `cells` cells or none can be cut: the heaviest cell first if `gain` is None."""
         todo = [] if gain is None else [(0, cells)]
         while todo:
             node, m = todo.pop()
@@ -249,7 +249,7 @@ class CutTree:
         return self
 
     def leaves(self) -> list[int]:
-        """Return the nodes that are not cut."""
+        """Return the nodes that are cells: those that are not cut."""
         return [n for n in range(len(self.nodes)) if n not in self.cuts and n not in self.gone]
 
     def heaviest(self) -> float:
@@ -257,7 +257,7 @@ class CutTree:
         return max(self.work[node] for node in self.leaves())
 
     def graft(self, node: int, branch: CutTree) -> list[int]:
-        """Replace the branch at a node with another tree; return the new numbers of that tree's nodes."""
+        """Replace the subtree at a node by another tree; return the new numbers of that tree's nodes."""
         todo = [node]
         while todo:
             below = todo.pop()
@@ -275,7 +275,7 @@ class CutTree:
         return at
 
     def cells(self, node: int = 0) -> list[int]:
-        """Return the leaves at or below a node, from left to right."""
+        """Return the cells at or below a node, from left to right."""
         found, todo = [], [node]
         while todo:
             node = todo.pop()
@@ -286,7 +286,7 @@ class CutTree:
         return found
 
     def tree(self, part: Mapping[int, int]) -> CellTree:
-        """Return the finished tree, given the part of each leaf."""
+        """Return the finished tree, given the number of the part for each cell."""
         name = {node: ~number for node, number in part.items()}
         inner: list[int] = []
         todo = [0]
@@ -307,7 +307,7 @@ class CutTree:
 
 
 def _sampled_boxes(boxes: Boxes, rng: np.random.Generator) -> Boxes:
-    """Return the boxes of randomly drawn owners, up to the limit on boxes but at least one owner."""
+    """Return the boxes of random subscriptions: up to a limit on boxes, but of at least one subscription."""
     order = rng.permutation(boxes.n_owners)
     n = max(1, int(np.searchsorted(np.cumsum(boxes.counts[order]), _BOXES, side="right")))
     kept = np.zeros(boxes.n_owners, bool)

@@ -1,9 +1,9 @@
 """Event keys, extended by hashes so that equality of long strings can be indexed.
 
-A key has only the first seven bytes of a string, so the ids of a million devices may share one key. Where a
-check requires that an attribute equals a string, the boxes of its subscription are bounded by the string's
-hash instead: attribute `len(schema) + a` is the hash of attribute a. Candidates are checked as before, so a
-hash collision only costs a check.
+A key is an attribute value as a sortable integer. It has only the first seven bytes of a string, so the ids
+of a million devices may share one key. Where a filter requires that an attribute equals a string, the boxes
+of its subscription are bounded by the string's hash instead: attribute `len(schema) + a` is the hash of
+attribute a. Candidates are compared with the string afterwards, so a hash collision only costs time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def hashes(column: pa.Array) -> Ints:
 
 
 def with_hash_bounds(boxes: Boxes, schema: Schema, checks: Checks) -> Boxes:
-    """Return boxes in which equality of strings is equality of hashes, where a check decides in the end."""
+    """Return the boxes with bounds on hashes where a filter requires a string that its check compares."""
     parts = [
         (owner, np.full(len(owner), attribute), hashes(values))
         for owner, attribute, values in checks.equalities()

@@ -1,4 +1,7 @@
-"""Grid index: boxes grouped by category and bounded attributes, with a small grid for each group."""
+"""Grid index: boxes grouped by category and bounded attributes, with a small grid for each group.
+
+A column is a coded attribute. The category is the column for which most boxes require a single code.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _NO_FLAGS = np.empty((0, 0), np.uint64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridIndex:
-    """Boxes in groups that are compared in the same columns, and only with events near them.
+    """Compares an event only with the boxes of its category, and of its cell in the grid of each group.
 
     Boxes that require one code of a column, the category, are compared only with events of that code. Among
     these, boxes that bound the same columns form a group; small groups are merged and compared in the columns
@@ -80,7 +83,7 @@ class GridIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, *, cells: int = 32, sample: Codes | None = None) -> Self:
-        """Build the index, with at most `cells` cells along an axis; a sample shows where events are."""
+        """Build the index, with at most `cells` cells along an axis; the sample shows where to be finer."""
         if sample is None:
             sample = np.empty((0, boxes.n_columns), boxes.lo.dtype)
         bounds = _bounds(boxes)
@@ -148,7 +151,7 @@ class GridIndex:
         return CandidateBoxes(np.array([0, n_pairs]), np.sort(pairs[1][:n_pairs]))
 
     def _add_pairs(self, codes: Codes, rows: GrowingRows, pairs: tuple[Numbers, Numbers]) -> None:
-        """Append the boxes of a tile of events, as pairs to be sorted unless there are too many."""
+        """Append the boxes of a range of events, found as pairs and sorted; as flags if they are too many."""
         n_pairs = self._scan(codes, kernels.PAIRS, pairs=pairs)
         if n_pairs < 0:
             self._add_broad(codes, rows)
@@ -157,7 +160,7 @@ class GridIndex:
         rows.append(np.diff(indptr))[:n_pairs] = box
 
     def _add_broad(self, codes: Codes, rows: GrowingRows) -> None:
-        """Append the boxes of events as flags, which need no sorting whatever their number."""
+        """Append the boxes of a range of events, found as flags, which need no sorting."""
         n_words = -(-self.n_boxes // 64)
         tile = max(1, min(len(codes), _TILE, _FLAGS // (8 * n_words)))
         flags = np.empty((tile, n_words), np.uint64)
@@ -170,7 +173,7 @@ class GridIndex:
             list_rows(flags, len(some), rows.append(counts), 0)
 
     def count(self, codes: Codes) -> Ints:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         counts = np.zeros(len(codes), np.int64)
         for at in range(0, len(codes), _TILE):
             self._scan(codes[at : at + _TILE], kernels.COUNT, counts=counts[at : at + _TILE])
@@ -191,7 +194,7 @@ class GridIndex:
         pairs: tuple[Numbers, Numbers] = (_NO_PAIRS, _NO_PAIRS),
         flags: Words = _NO_FLAGS,
     ) -> int:
-        """Compare events with the groups of their slots, and with the groups for all events."""
+        """Compare events with the groups for their category, and the groups for all events."""
         if len(codes) == 1:  # no sorting needed
             columns = np.append(codes[0], codes.dtype.type(1))[:, None]
             own = int(self.slot_of[codes[0, self.category]]) if self.category >= 0 else 0
@@ -208,7 +211,7 @@ class GridIndex:
         return kernels.scan(self.grid, runs, event, columns, do, counts, *pairs, flags)
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the number of groups and other counts of the grids, for diagnosis."""
         cells = self.grid.group[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(axis=1)
         chunks = self.grid.start[self.grid.group[:, kernels.START_AT] + cells].sum()
         return {
@@ -219,7 +222,7 @@ class GridIndex:
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of the index by name, to save it."""
         return {
             "shape": np.array([self.n_boxes, self.category]),
             "slot_of": self.slot_of,
@@ -228,14 +231,14 @@ class GridIndex:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Rebuild the index from its arrays."""
+        """Rebuild the index from the arrays of a saved one."""
         n_boxes, category = arrays["shape"].tolist()
         grid = kernels.GridArrays(**{name: arrays[name] for name in kernels.GridArrays._fields})
         return cls(n_boxes, category, arrays["slot_of"], grid)
 
 
 class Grid(IndexedMatcher):
-    """Compares each event only with boxes near it: of its category, in its cell of a small grid.
+    """Matcher that compares an event only with boxes near it: of its category, in its cell of a grid.
 
     Best for many subscriptions that each match few events. Boxes are grouped by the attributes they bound,
     and each group has a grid over its narrowest attributes.
@@ -270,7 +273,7 @@ class Grid(IndexedMatcher):
 
 
 def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return the slot of each code of the category, and the mask of slots that several codes share."""
+    """Return the slot (list of groups) for each code of the category, and which slots several codes share."""
     if category < 0:
         return np.zeros(1, np.int32), np.zeros(1, bool)
     chosen = points(boxes) & (boxes.column == category)
@@ -284,7 +287,7 @@ def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]
 
 
 def _bits(boxes: CodedBoxes) -> Words:
-    """Return a bit for each column, the highest bit for the column that is bounded most often.
+    """Return a bit for each column; the column that most boxes bound has the highest bit.
 
     Boxes sorted by their bits then share their most common columns with their neighbours. Beyond 64 columns,
     bits are shared: boxes of one apparent signature are still compared in all their columns.
@@ -296,7 +299,7 @@ def _bits(boxes: CodedBoxes) -> Words:
 
 
 def _by_slot(codes: Codes, category: int, slot_of: Numbers) -> tuple[Codes, Numbers, Numbers]:
-    """Return the codes of events and ones, one row per column, sorted by slot; the order; the slots."""
+    """Return codes by column for events sorted by slot, with a row of ones; their order; and their slots."""
     columns = np.ones((codes.shape[1] + 1, len(codes)), codes.dtype)
     if category < 0:
         columns[:-1] = codes.T
@@ -308,7 +311,7 @@ def _by_slot(codes: Codes, category: int, slot_of: Numbers) -> tuple[Codes, Numb
 
 
 def _padding(size: int, dtype: np.dtype[Any]) -> Codes:
-    """Return cache-aligned padding chunks, which contain no code."""
+    """Return chunks of padding, aligned to cache lines, that no code is contained in."""
     raw = np.empty(size * dtype.itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
     chunk = raw[skip : skip + size * dtype.itemsize].view(dtype)

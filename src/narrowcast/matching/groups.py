@@ -1,4 +1,8 @@
-"""Groups of boxes of one category that bound the same attributes, which are compared together."""
+"""Groups of boxes of one category that bound the same attributes, which are compared together.
+
+A column is a coded attribute. The section of a box is the category that it requires: a single code in one
+column, `section_column`, by which boxes are separated; 0 if it requires none.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _WORTH = 0.7
 
 
 class BoxKinds(NamedTuple):
-    """Boxes by kind: boxes of one kind require the same category and bound the same columns.
+    """Boxes sorted by kind: boxes of one kind require the same category and bound the same columns.
 
     Sorted by kind, the boxes are `order`; kind k begins at `starts[k]` and has `sizes[k]` boxes; the i-th
     sorted box has kind `of_sorted[i]`. A box's section is the code that it requires in `section_column`, or
@@ -64,7 +68,7 @@ class BoxKinds(NamedTuple):
 
 
 class BoxGroups(NamedTuple):
-    """Boxes in groups, and groups in sections: the first fields of narrowcast.kernels.blocks.Blocks."""
+    """Boxes in groups, and groups in sections: the first fields of `kernels.blocks.BlockArrays`."""
 
     section: Ints
     section_column: int
@@ -75,7 +79,7 @@ class BoxGroups(NamedTuple):
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BoxGroups:
-        """Group boxes by category and by the columns that they bound."""
+        """Group boxes by the category that they require and the columns that they bound."""
         n = len(boxes)
         kinds = BoxKinds.of(boxes, sample)
         section, section_column, used = kinds.section, kinds.section_column, kinds.used
@@ -103,13 +107,13 @@ class BoxGroups(NamedTuple):
 
     @property
     def plain(self) -> NDArray[np.bool_]:
-        """Mask of groups that need no rows of flags."""
+        """Mask of groups without rows of flags: they have few boxes, or no columns to compare."""
         flags: NDArray[np.bool_] = (np.diff(self.first) <= _PLAIN) | (np.diff(self.column_at) == 0)
         return flags
 
 
 def points(boxes: CodedBoxes) -> NDArray[np.bool_]:
-    """Return the mask of bounds that contain a single code."""
+    """Return the mask of bounds that contain a single code: those that require one value."""
     lo, hi = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
     flags: NDArray[np.bool_] = (hi == lo + 1) & (boxes.last[boxes.column] > 1)
     return flags
@@ -147,7 +151,7 @@ def _signatures(boxes: CodedBoxes, used: NDArray[np.bool_]) -> NDArray[np.uint64
 
 
 def _starts(section: Ints, signature: NDArray[np.uint64]) -> Ints:
-    """Return where each run of equal section and signature begins."""
+    """Return where each run of boxes with equal section and signature begins."""
     if len(section) == 0:
         return np.empty(0, np.int64)
     changed = (section[1:] != section[:-1]) | (signature[1:] != signature[:-1])

@@ -1,4 +1,4 @@
-"""Growing rows: compressed rows that are filled tile by tile."""
+"""Growing rows: the results of consecutive ranges of events, appended to one array of compressed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_AHEAD = 1 << 26
 
 
 def room_for(found: int, done: int, all_rows: int) -> int:
-    """Return how many entries to allocate, extrapolated from the rows so far.
+    """Return the number of entries to allocate for all rows, extrapolated from the rows done so far.
 
     At least as many again are allocated: if two threads share the work, the second part is copied there.
     """
@@ -26,7 +26,7 @@ def room_for(found: int, done: int, all_rows: int) -> int:
 
 
 class GrowingRows:
-    """Rows in one array with spare capacity: untouched memory costs nothing.
+    """Compressed rows in one array with spare capacity; memory that is never written costs nothing.
 
     Parameters
     ----------

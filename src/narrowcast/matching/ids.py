@@ -1,4 +1,7 @@
-"""Subscription ids: maps each id to the slot of its subscription."""
+"""Subscription ids: maps each id to the slot of its subscription.
+
+A slot is the fixed position at which a matcher stores a subscription; removal leaves it empty.
+"""
 
 from __future__ import annotations
 

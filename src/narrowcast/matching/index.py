@@ -1,4 +1,8 @@
-"""The interface of box indexes, which matchers are built on."""
+"""The interface of box indexes, which matchers are built on.
+
+A box is a conjunction of ranges of attributes; a filter has one or several. A code is the rank of an
+attribute value among the ends of boxes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class BoxIndex(Protocol):
         ...
 
     def count(self, codes: Codes) -> NDArray[np.int64]:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         ...
 
     @property
@@ -44,11 +48,11 @@ class BoxIndex(Protocol):
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the kind of index, and counts that describe its structure, for diagnosis."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of the index by name, to save it."""
         ...
 
     @classmethod

@@ -1,4 +1,8 @@
-"""Indexed matcher: subscriptions that change under readers, above any box index."""
+"""Indexed matcher: subscriptions can be added and removed while other threads match events.
+
+A slot is the fixed position of a subscription; removal leaves it empty. A segment is an index over a range of
+slots; the tail has the most recent subscriptions, in an append index.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ class IndexedMatcher(MatchQueries):
         """Build the index of coded boxes; a sample of events is optional."""
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch | None = None) -> Self:
-        """Index subscriptions, replacing any previous ones; sample events show where to be finer."""
+        """Index subscriptions, replacing any previous ones; a sample of events shows where to be finer."""
         require_subscriptions(subscriptions)
         if sample is not None:
             require_fitting(sample, subscriptions.schema)
@@ -93,12 +97,12 @@ class IndexedMatcher(MatchQueries):
         return self
 
     def _publish(self, then: MatcherSnapshot) -> None:
-        """Replace the snapshot with one of a single segment."""
+        """Make a new snapshot, with a single segment, the current one."""
         ids = SubscriptionIds(then.sets[0].subscription_id)
         self._now, self._ids = then, ids
 
     def _whole(self, subscriptions: SubscriptionSet, sample: EventBatch | None) -> MatcherSnapshot:
-        """Return the snapshot of subscriptions in one segment."""
+        """Return a snapshot with all given subscriptions in one segment."""
         return _snapshot(subscriptions, self._segment(subscriptions, sample), sample)
 
     def _segment(
@@ -107,7 +111,7 @@ class IndexedMatcher(MatchQueries):
         sample: EventBatch | None,
         alive: NDArray[np.bool_] | None = None,
     ) -> Segment:
-        """Index subscriptions; those that are not alive get no boxes."""
+        """Return a segment of subscriptions; those flagged as removed by `alive` get no boxes."""
         checks = Checks(subscriptions.schema, subscriptions.check)
         own = with_hash_bounds(subscriptions.boxes, subscriptions.schema, checks)
         if alive is not None:
@@ -191,7 +195,7 @@ class IndexedMatcher(MatchQueries):
         return self
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes: subscriptions, boxes, bytes, and the statistics of each index.
+        """Return the numbers of subscriptions, boxes and bytes, and the statistics of each index.
 
         `bytes` is the size of the indexes alone; `subscription_bytes` that of the boxes and ids.
         """
@@ -211,7 +215,7 @@ class IndexedMatcher(MatchQueries):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to a file that `load` maps; additions and removals are indexed first."""
+        """Write the subscriptions and their index to a file for `load`; pending changes are indexed first."""
         now = self._snapshot
         if not now.plain:
             now = self._whole(now.subscriptions, now.sample)
@@ -246,7 +250,7 @@ class IndexedMatcher(MatchQueries):
 
     @classmethod
     def _restored(cls, saved: stored_index.StoredIndex, threads: int) -> Self:
-        """Return the matcher in a file that was read."""
+        """Return the matcher whose saved arrays were read from a file."""
         path = saved.path
         if saved.header.matcher != cls._name():
             raise IndexFileError(
@@ -287,7 +291,7 @@ class IndexedMatcher(MatchQueries):
         return there if alive is None else there & alive[np.where(there, slots, 0)]
 
     def _sealed(self, now: MatcherSnapshot) -> MatcherSnapshot:
-        """Return a snapshot with its tail indexed, merged with the last segments that are no larger."""
+        """Return a snapshot whose tail is now a segment, merged with the last segments that are no larger."""
         size = now.tail.n_subscriptions
         kept = len(now.segments)
         while kept and now.segments[kept - 1].n_subscriptions <= size:
@@ -329,7 +333,7 @@ class IndexedMatcher(MatchQueries):
         return self.snapshot().bitmaps(events)
 
     def _codes(self, events: EventBatch) -> Codes:
-        """Return the codes of events in the first segment."""
+        """Return the codes of events (ranks among box ends) for the first segment."""
         now = self._snapshot
         require_fitting(events, now.sets[0].schema)
         return now.segments[0].codes(EventKeys(events), len(events))
@@ -343,7 +347,7 @@ def check_threads(threads: int) -> int:
 
 
 def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBatch | None) -> MatcherSnapshot:
-    """Return the snapshot of subscriptions that are all in one segment."""
+    """Return the snapshot of subscriptions that are all in one given segment."""
     schema = subscriptions.schema
     tail = _fresh_tail(segment, schema)
     return MatcherSnapshot(
@@ -352,12 +356,12 @@ def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBat
 
 
 def _fresh_tail(segment: Segment, schema: Schema) -> AppendIndex:
-    """Return an empty tail with the cuts of a segment."""
+    """Return an empty append index whose cuts are taken from a segment."""
     ranks = segment.ranks
     cuts = {a: even_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
     return AppendIndex(2 * len(schema), cuts)
 
 
 def _owners(boxes: Boxes, checks: Checks | LazyChecks) -> BoxOwners:
-    """Return the mapping from boxes to subscriptions."""
+    """Return the mapping from boxes to their subscriptions, with the checks of inexact ones."""
     return BoxOwners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MatchQueries(ABC):
-    """Counts, subscribers and bitmaps of matches; derived from `match` unless an index has a faster way."""
+    """Counts, subscribers and bitmaps of matching subscriptions, for any class with a method `match`."""
 
     @abstractmethod
     def match(self, events: EventBatch) -> Matches:
@@ -103,7 +103,7 @@ def one_event(event: Mapping[str, Any] | EventBatch, schema: Schema) -> EventBat
 
 
 def subscribers_of(matches: Matches, subscriptions: SubscriptionSet) -> Matches:
-    """Return the distinct subscribers of the subscriptions that each event matches."""
+    """Return for each event the distinct subscribers that own its matching subscriptions."""
     found = rows.distinct(
         matches.indptr, matches.index, subscriptions.subscriber, subscriptions.n_subscribers
     )
@@ -111,7 +111,7 @@ def subscribers_of(matches: Matches, subscriptions: SubscriptionSet) -> Matches:
 
 
 def flags_of(matches: Matches, n: int) -> NDArray[np.uint64]:
-    """Return a row of n flags for each event."""
+    """Return a row of n flags for each event: those of its matching subscriptions are set."""
     out = np.zeros((matches.n_events, -(-n // 64)), np.uint64)
     rows.flags(matches.indptr, matches.index, out)
     return out

@@ -84,7 +84,7 @@ class MatcherView(MatchQueries):
         return now.find(one, one.keys).box
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
-        """Return the number of matching subscriptions of each event; only counts if nothing is checked."""
+        """Return the number of matching subscriptions of each event, without listing them where possible."""
         index = self._direct(events)
         if index is None:
             return np.diff(self._find(events).indptr)
@@ -105,7 +105,7 @@ class MatcherView(MatchQueries):
         return flags_of(self.match(events), n)
 
     def _direct(self, events: EventBatch) -> BoxIndex | None:
-        """Return the only index if its boxes are the subscriptions themselves, else None."""
+        """Return the single index if box b is subscription b in it and nothing is checked; else None."""
         now = self._snapshot
         require_fitting(events, now.sets[0].schema)
         return now.segments[0].index if now.plain and now.segments[0].owners.direct else None
@@ -124,7 +124,7 @@ class MatcherView(MatchQueries):
         return CandidateBoxes(np.concatenate([[0], np.cumsum(counts)]), index)
 
     def _joined(self, parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """Concatenate arrays, within the spare capacity of the first if it suffices.
+        """Concatenate results of threads, within the spare capacity of the first array if it suffices.
 
         All threads copy a share, since the first access to memory is the expensive one.
         """

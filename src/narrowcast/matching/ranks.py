@@ -6,9 +6,8 @@ ends of an attribute, `cuts`, the code of a key is 1 + the number of cuts below 
     keys    ...  cuts[0]  ...  cuts[1]  ...  cuts[2]  ...
     codes    1     1       2      2       3     3       4
 
-`lo < key <= hi` then is `code(lo) < code(key) <= code(hi)`; no lower bound is 0, no upper bound the last
-code.
-Codes have 16 bits if no attribute has more ends than fit, else 32.
+`lo < key <= hi` then is `code(lo) < code(key) <= code(hi)`. A missing lower bound has code 0, a missing upper
+bound the last code. Codes have 16 bits if no attribute has more ends than fit, else 32.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _TABLE = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedBoxes:
-    """Boxes over codes: box b bounds the columns `column[indptr[b]:indptr[b + 1]]`, as (lo, hi].
+    """Boxes with codes as ends: box b bounds the columns `column[indptr[b]:indptr[b + 1]]` to (lo, hi].
 
     Columns are the attributes that at least one box bounds. `last` is the greatest code of each column: event
     codes are 1 to `last`, so a lower bound of 0 and an upper bound of `last` bound nothing.
@@ -61,7 +60,7 @@ class CodedBoxes:
 
     @property
     def box(self) -> Ints:
-        """Box number of each bound."""
+        """For each bound the number of the box that has it."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def dense(self) -> tuple[Codes, Codes]:
@@ -109,7 +108,7 @@ class Ranks:
 
     @classmethod
     def code(cls, boxes: Boxes) -> tuple[Ranks, CodedBoxes]:
-        """Return the coding for these boxes, and the coded boxes."""
+        """Return the box ends of each attribute, and the boxes with codes instead of keys as ends."""
         columns, column = np.unique(boxes.attribute, return_inverse=True)
         order = np.argsort(column, kind="stable")
         split = np.searchsorted(column[order], np.arange(len(columns) + 1))
@@ -164,7 +163,7 @@ class Ranks:
 
 
 def _table(cuts: Ints) -> NDArray[np.uint32] | None:
-    """Return the code of each key from the first cut to the last as a table, if that is small enough."""
+    """Return the code of each key from the first cut to the last as an array; None if that is too large."""
     if len(cuts) == 0:
         return None
     spread = int(cuts[-1]) - int(cuts[0])

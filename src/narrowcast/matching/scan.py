@@ -23,7 +23,7 @@ _PAIRS = 1 << 20
 
 
 class Scan(MatchQueries):
-    """Compares each event with each box, a block at a time.
+    """Matcher that compares each event with each box, a range of boxes at a time; needs no index.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""Segment: subscriptions that are indexed together."""
+"""Segment: an index over subscriptions that were added together or merged.
+
+A subscription owns one or more boxes. A box is exact if every event in it matches; in other boxes, a check
+decides by the filter's conditions that ranges cannot express.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ _CHECKED = 1 << 18
 
 
 class MatchCheck(Protocol):
-    """Decides which (event, subscription) pairs are matches, where boxes alone cannot."""
+    """Evaluates conditions of filters that boxes cannot express."""
 
     def __call__(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
-        """Return a flag for each pair."""
+        """Return for each pair of event and subscription whether the event matches."""
         ...
 
 
@@ -56,7 +60,7 @@ class BoxOwners:
 
     @classmethod
     def of(cls, owner: NDArray[Any], exact: NDArray[np.bool_], n: int, check: MatchCheck) -> BoxOwners:
-        """Build from the owners of boxes among n subscriptions."""
+        """Return the mapping from each box's subscription, with a mask of exact boxes and a check."""
         alike = len(owner) == n and bool((owner == np.arange(n)).all())
         return cls(None if alike else owner.astype(np.int32), None if exact.all() else exact, check)
 
@@ -66,7 +70,7 @@ class BoxOwners:
         return self.owner is None and self.exact is None
 
     def resolve(self, events: EventBatch | OneEvent, found: CandidateBoxes) -> CandidateBoxes:
-        """Return the matching subscriptions of each event from its boxes."""
+        """Return the matching subscriptions of each event, given the boxes that contain it."""
         indptr, box = found
         if self.exact is not None:
             unsure = np.flatnonzero(~self.exact[box])
@@ -94,7 +98,7 @@ class Segment:
     owners: BoxOwners
 
     def codes(self, keys: Keys, n_events: int) -> Codes:
-        """Return the codes of events, given a function from attribute to keys."""
+        """Return the codes of events (ranks among box ends), given a function from attribute to keys."""
         return self.ranks.codes([keys(a) for a in self.ranks.attribute], n_events)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
@@ -114,7 +118,7 @@ class Segment:
         return own + self.ranks.nbytes + sum(a.nbytes for a in extra if a is not None)
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the number of subscriptions, the bits of a code, the bytes, and the index's statistics."""
         return {
             "subscriptions": self.n_subscriptions,
             "code_bits": 8 * self.ranks.dtype.itemsize,

@@ -60,7 +60,7 @@ class OneEvent:
         return NULL if value is None else int(hashes(pa.array([value], pa.string()))[0])
 
     def keys(self, attribute: int) -> NDArray[np.int64]:
-        """Return the key of an attribute, or its hash, as an array of one."""
+        """Return the key of an attribute, or its hash, as an array of length 1."""
         return np.array([self.key(attribute)], np.int64)
 
     def batch(self) -> EventBatch:
@@ -69,7 +69,7 @@ class OneEvent:
 
 
 class EventReader:
-    """Reads single events of a schema.
+    """Reads the keys of single events of a schema without a batch of columns.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class EventReader:
 
 
 def _encoder(dtype: DataType) -> Encode:
-    """Return the function from a value of exactly this type to its key: see narrowcast.model.keys."""
+    """Return a function from a value of exactly this type to its key (a sortable integer)."""
     match dtype.family:
         case "integer":
             least, most = -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1

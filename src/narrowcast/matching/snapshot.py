@@ -113,7 +113,7 @@ class MatcherSnapshot:
         return replace(self, alive=alive)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the positions of the matching subscriptions of each event."""
+        """Return for each event the positions of its matching subscriptions, without the removed ones."""
         found: CandidateBoxes | None = None
         shift = 0
         for segment in self.segments:

@@ -83,7 +83,7 @@ class IndexHeader(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """The contents of an index file."""
+    """The contents of an index file: header, subscriptions and arrays."""
 
     path: Path
     header: IndexHeader
@@ -164,7 +164,7 @@ def damaged(path: str | os.PathLike[str], error: BaseException) -> IndexFileErro
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return where to write: the target of a link, and only a regular file or a new one."""
+    """Return the path to write to: the target of a link; refuse what is neither new nor a regular file."""
     try:
         target = Path(path).resolve()
         if target.exists() and not target.is_file():

@@ -1,4 +1,7 @@
-"""Topic matcher: a hash index for boxes that mostly require single values, as topic patterns do."""
+"""Topic matcher: a hash index for boxes that mostly require single values, as topic patterns do.
+
+A code is the rank of an attribute value among the ends of boxes; a column is a coded attribute.
+"""
 
 from __future__ import annotations
 
@@ -63,20 +66,20 @@ class TupleIndex:
         return CandidateBoxes(*kernels.find(self.tuples, codes, True))
 
     def count(self, codes: Codes) -> Ints:
-        """Return the number of boxes that contain each event."""
+        """Return, for each event, how many boxes contain it."""
         return np.diff(kernels.find(self.tuples, codes, False)[0])
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and sizes."""
+        """Return the number of sets of columns that are looked up, and of combinations of codes in them."""
         return {"shapes": len(self.tuples.column_at) - 1, "tuples": len(self.tuples.hash)}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays of the index."""
+        """Return the arrays of the index by name, to save it."""
         return self.tuples._asdict()
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> TupleIndex:
-        """Rebuild the index from its arrays."""
+        """Rebuild the index from the arrays of a saved one."""
         return cls(Tuples(**{name: arrays[name] for name in Tuples._fields}))
 
 
@@ -108,7 +111,7 @@ class Topics(IndexedMatcher):
 
 
 def _groups(boxes: CodedBoxes, point: NDArray[np.bool_]) -> tuple[Ints, Ints, NDArray[np.int32]]:
-    """Return the group of each box, and the columns in which each group requires single codes."""
+    """Return the group of each box, and the columns in which the boxes of each group require single codes."""
     box = boxes.box[point]
     column = boxes.column[point]
     width = np.bincount(box, minlength=len(boxes))

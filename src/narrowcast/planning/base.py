@@ -107,7 +107,7 @@ class Planner(Protocol):
 
 
 class ChoosingPlanner(Planner, Protocol):
-    """A planner that chooses among other methods; its report names the method that made the plan."""
+    """A planner that chooses among other methods; its report names the method that it chose for the plan."""
 
     def for_large(self) -> tuple[str, Planner]:
         """Return the name and planner of one method, for an interest too large to try several."""
@@ -119,7 +119,7 @@ class OnlinePlanner(Planner, Protocol):
 
     @property
     def half_life(self) -> float:
-        """Seconds after which an observed event counts half."""
+        """Seconds after which the weight of an observed event in the rate of its flow is halved."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class OnlinePlanner(Planner, Protocol):
 
     @property
     def messages_(self) -> dict[str, int]:
-        """Messages that updates have caused so far, by kind; empty if they are not counted."""
+        """Number of messages that updates have caused so far, by kind of message; empty if not counted."""
         ...
 
     def update(self, changes: pa.Table) -> PlanDelta:
@@ -137,7 +137,10 @@ class OnlinePlanner(Planner, Protocol):
         ...
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
-        """Learn from the numbers of events (flow, events) of the last seconds; return the plan's change."""
+        """Update rates of flows from a table (flow, events) of event counts in the last `seconds`.
+
+        Returns what changed in `plan_`.
+        """
         ...
 
     def advance(self, time: float) -> PlanDelta:
@@ -195,7 +198,7 @@ PLANNERS: Registry[type[Planner]] = Registry(
 
 
 def planners(**capabilities: Any) -> list[str]:
-    """Return the names of the planners that have certain capabilities.
+    """Return the names of the planners that have the given capabilities.
 
     Examples
     --------

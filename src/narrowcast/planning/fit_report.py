@@ -9,7 +9,10 @@ __all__ = ["FitReport", "Succession", "SuccessionStep"]
 
 
 class SuccessionStep(NamedTuple):
-    """The filtering cost after a number of groups joined and left, with a number of pairs sent directly."""
+    """A point of a cost curve: the filtering cost after a number of groups joined and left by subscribers.
+
+    `direct` is the number of pairs of a subscriber and a flow that are sent directly.
+    """
 
     moves: int
     cost: float

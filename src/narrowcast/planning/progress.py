@@ -42,14 +42,14 @@ def observe_costs(observer: Callable[[float], None]) -> Iterator[None]:
 
 
 def report_cost(cost: float) -> None:
-    """Report the current cost to the observer, if there is one."""
+    """Report the current cost of a plan to the observer of `observe_costs`, if there is one."""
     observer = _OBSERVER.get()
     if observer is not None:
         observer(cost)
 
 
 def report_round(progress: Progress | None, turn: int, cost: float) -> None:
-    """Report the cost after a round to the caller's function and to the observer, if given."""
+    """Report a planner's cost after a round to the caller's function and to the observer, if given."""
     report_cost(cost)
     if progress is not None:
         progress(turn, cost)

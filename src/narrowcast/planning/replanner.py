@@ -89,7 +89,7 @@ class Replanner(BasePlanner):
         return self._replan(changed(self.interest_, changes))
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
-        """Update rates from the numbers of events (flow, events) of the last seconds, and plan anew.
+        """Update flow rates from a table (flow, events) of event counts in the last `seconds`; replan.
 
         A flow without a row had no events; a new flow has rate 1 before.
         """

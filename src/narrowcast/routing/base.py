@@ -87,7 +87,7 @@ class Deliveries:
 
 
 def _lists(rows: Matches) -> pa.ListArray:
-    """Return matches as an Arrow array of lists."""
+    """Return the list of positions for each event as an Arrow array."""
     return pa.ListArray.from_arrays(pa.array(rows.indptr.astype(np.int32)), pa.array(rows.index))
 
 
@@ -167,7 +167,7 @@ ROUTERS: Registry[Callable[..., Router]] = Registry(
 
 
 def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:
-    """Return the flow of each event; refuse events that do not fit the matches or the plan."""
+    """Return the flow of each event as a position in the plan; refuse events that do not fit the plan."""
     flow = np.asarray(events, np.int64)
     if flow.shape != (matches.n_events,):
         raise ParameterError(
@@ -207,14 +207,14 @@ def deliveries_of(
 
 
 def rows_where(matches: Matches, some: NDArray[np.bool_]) -> Matches:
-    """Return the matches of the flagged events, and none for the others."""
+    """Return the interested subscribers of the flagged events, and none for other events."""
     rows = matches.rows()
     kept = some[rows]
     return Matches.from_pairs(rows[kept], matches.index[kept], matches.n_events)
 
 
 def without(matches: Matches, other: Matches) -> Matches:
-    """Return the pairs of `matches` that are not in `other`."""
+    """Return the pairs of event and position in `matches` that are not in `other`."""
     width = max(int(matches.index.max(initial=0)), int(other.index.max(initial=0))) + 1
     keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
     kept = keys[~np.isin(keys, gone, assume_unique=True)]

@@ -1,4 +1,4 @@
-"""The router `channels`: follows the plan."""
+"""The router `channels`: sends events over the channels to which the plan assigns their flows."""
 
 from __future__ import annotations
 

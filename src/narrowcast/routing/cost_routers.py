@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _CostRouter(BaseRouter):
-    """Base class of routers that compare costs."""
+    """Base class of routers that compare the costs of direct messages, channels and broadcast."""
 
     def __init__(self, *, network: Network | None = None, broadcast: bool = False, send: float = 0.0) -> None:
         check_flag("broadcast", broadcast)
@@ -39,7 +39,7 @@ class _CostRouter(BaseRouter):
         self.send = send
 
     def _deliveries(self, channels: Matches, unicast: Matches, prices: RoutePrices) -> Deliveries:
-        """Return deliveries, by broadcast where that is allowed and costs less."""
+        """Return deliveries by channel or unicast, or by broadcast if it is allowed and costs less."""
         if not self.broadcast:
             return deliveries_of(channels, unicast)
         paid = channel_costs(channels, prices) + direct_costs(unicast, prices)
@@ -239,7 +239,7 @@ class PartialRouter(_CostRouter):
     def route(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Deliveries:
-        """Return the deliveries of each event; see `ThresholdRouter`."""
+        """Return for each event a channel and direct messages to others, or direct messages only."""
         flows_of(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
         chosen, paid = np.empty(matches.n_events, np.int64), np.empty(matches.n_events)
@@ -261,7 +261,7 @@ class PartialRouter(_CostRouter):
 
 
 def _check_threshold(threshold: ArrayLike) -> Doubles:
-    """Return a threshold, or one for each channel, as an array; refuse other values."""
+    """Return a threshold for all channels, or one for each, as an array; refuse values outside 0 to 1."""
     error = ParameterError(parameter="threshold", value=threshold, limit="a share from 0 to 1")
     try:
         found = np.asarray(threshold)
@@ -276,5 +276,5 @@ def _check_threshold(threshold: ArrayLike) -> Doubles:
 
 
 def _event_costs(sent: Deliveries, prices: RoutePrices) -> Doubles:
-    """Return the cost of each event."""
+    """Return the cost of the channels and direct messages by which each event is sent."""
     return channel_costs(sent.channels, prices) + direct_costs(sent.unicast, prices)

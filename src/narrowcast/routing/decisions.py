@@ -80,7 +80,7 @@ class RouteDecision:
         Number of members of the channels in question, and of those with interest: nodes, or subscribers
         without a network.
     threshold
-        The least share of interested members for the use of those channels; None without such a rule.
+        The least share of interested members from which those channels are used; None without such a rule.
     break_even
         The share from which they cost less than direct messages, averaged over publishers; None without a
         network or channels.
@@ -162,7 +162,7 @@ def decide(
 
 
 class _Routing:
-    """Routed events, with the costs of all their routes."""
+    """The deliveries of a router for some events, with the costs of all possible routes."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class _Routing:
         yield RouteOption(IDEAL, (), 0, self.ideal[event].item())
 
     def _over_one(self, event: int) -> Iterator[RouteOption]:
-        """Yield the routes over a single channel, with direct messages to the others."""
+        """Yield the routes over one channel, with direct messages to interested subscribers outside of it."""
         prices, who, row = self.prices, self.matches[event], self.prices.row[event]
         for channel in np.flatnonzero(prices.listens[:, who].any(axis=1)).tolist():
             left = who[~prices.listens[channel, who]]
@@ -255,14 +255,14 @@ class _Routing:
     def _channels_in_question(
         self, event: int, chosen: RouteOption, ways: dict[str, RouteOption]
     ) -> tuple[int, ...]:
-        """Return the channels in question: those of the plan, or the best single one."""
+        """Return the channels that the decision is about: those of the plan, or the best single channel."""
         if not self.single:
             return tuple(self.planned.channels[event].tolist())
         others = [way for way in ways.values() if way.channels and way.allowed]
         return chosen.channels or (min(others, key=lambda way: way.cost).channels if others else ())
 
     def _why(self, event: int, found: RouteDecision, about: tuple[int, ...]) -> str:
-        """Return the reason as a sentence."""
+        """Return the reason for a decision as one sentence."""
         chosen, named = found.chosen, _name(about, 0)
         if len(self.matches[event]) == 0:
             return "no subscriber is interested"
@@ -293,7 +293,7 @@ class _Routing:
 
 
 def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) -> RouteOption:
-    """Return the route of an event by some deliveries."""
+    """Return the route by which an event is sent in some deliveries."""
     channels, alone = tuple(sent.channels[event].tolist()), len(sent.unicast[event])
     name = _name(channels, alone)
     if sent.method[event] == RouteMethod.BROADCAST:
@@ -302,7 +302,7 @@ def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) ->
 
 
 def _name(channels: tuple[int, ...], unicast: int) -> str:
-    """Return the name of a route.
+    """Return the name of a route over some channels and to some subscribers directly.
 
     >>> _name((3,), 2), _name((1, 4), 0), _name((), 0)
     ('channel 3 + unicast', 'channels 1, 4', 'none')
@@ -312,7 +312,7 @@ def _name(channels: tuple[int, ...], unicast: int) -> str:
 
 
 def _greatest(shares: Doubles | None, channels: tuple[int, ...]) -> float | None:
-    """Return the greatest share of some channels; None without shares or channels."""
+    """Return the greatest share of interested members among channels; None without shares or channels."""
     return None if shares is None or not channels else float(shares[list(channels)].max())
 
 

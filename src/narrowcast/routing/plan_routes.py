@@ -67,7 +67,7 @@ class FlowAssignment:
         return (self.column,) if self.column is not None else self.grid.attributes if self.grid else ()
 
     def of(self, events: EventBatch) -> pa.Array:
-        """Return the flow of each event; null for an event without one."""
+        """Return the label of each event's flow; null for an event without a flow."""
         if self.column is not None:
             lower = [name.lower() for name in events.schema.names]
             return events.columns[lower.index(self.column.lower())]
@@ -152,7 +152,7 @@ class PlanRoutes:
 
 
 def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:
-    """Return the positions of labels among others, -1 if absent; 7 and "7" are the same."""
+    """Return the positions of labels among known ones, -1 if absent; the labels 7 and "7" are the same."""
     if wanted.type != known.type:
         wanted, known = wanted.cast(pa.string()), known.cast(pa.string())
     found = pc.fill_null(pc.index_in(wanted, value_set=known, skip_nulls=True), -1)
@@ -160,12 +160,12 @@ def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:
 
 
 def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> PlanRoutes:
-    """Read a plan for events of a schema.
+    """Read a plan from a folder, for routing events with a given schema.
 
     Parameters
     ----------
     folder
-            Folder of the plan.
+        Folder of the plan.
     schema
         The attributes of events.
     flow

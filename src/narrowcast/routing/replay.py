@@ -159,5 +159,5 @@ class EventReplay:
 
 
 def _broadcast_events(sent: Deliveries) -> Ints:
-    """Return the events that are broadcast without a channel."""
+    """Return the positions of the events that are broadcast to all subscribers."""
     return np.flatnonzero(sent.method == RouteMethod.BROADCAST)

@@ -83,7 +83,7 @@ class RoutePrices:
         return np.asarray(self.members.sum(axis=1), np.int64)
 
     def _reached(self, place: NDArray[Any], n_places: int) -> Flags:
-        """Return flags of the places that each channel reaches, given the place of each subscriber."""
+        """Return flags of the places that each channel reaches; `place` is the place of each subscriber."""
         plan = self._plan
         group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
         return _flags(group, place[who], (plan.n_channels, n_places))[plan.groups()]
@@ -135,20 +135,20 @@ def on_nodes(matches: Matches, prices: RoutePrices) -> Matches:
 
 
 def direct_costs(reached: Matches, prices: RoutePrices) -> Doubles:
-    """Return the cost of direct messages to the subscribers of each event, one per node."""
+    """Return the cost of direct messages to the interested subscribers of each event, one per node."""
     sets = on_nodes(reached, prices)
     event = sets.rows()
     return _sums(event, prices.node[prices.row[event], sets.index], reached.n_events)
 
 
 def channel_costs(channels: Matches, prices: RoutePrices) -> Doubles:
-    """Return the cost of messages to the channels of each event."""
+    """Return the total cost of one message to each channel of an event, for each event."""
     event = channels.rows()
     return _sums(event, prices.channel[prices.row[event], channels.index], channels.n_events)
 
 
 def interested_shares(channels: Matches, reached: Matches, prices: RoutePrices) -> Doubles:
-    """Return for each event the interested share of the nodes of its channels; 0 without channels."""
+    """Return for each event the share of its channels' nodes with an interested subscriber; 0 if none."""
     members = _sums(channels.rows(), prices.sizes[channels.index], channels.n_events)
     interested = on_nodes(reached, prices).counts()
     return np.divide(interested, members, out=np.zeros(channels.n_events), where=members > 0)

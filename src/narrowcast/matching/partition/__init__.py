@@ -1,6 +1,7 @@
 """Partitioning of the matching work: subscriptions and events divided over workers.
 
-Under every scheme, an event and a subscription that match have exactly one part in common.
+A part is the share of one worker: some subscriptions, and the events to compare with them. Under every
+scheme, an event and a subscription that match have exactly one part in common.
 """
 
 from typing import Any

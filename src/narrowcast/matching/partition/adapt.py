@@ -1,4 +1,8 @@
-"""Adapting partitions to a changed load: cut heavy cells, join light ones, and keep the rest."""
+"""Adapting partitions to a changed load: cut heavy cells, join light ones, and keep the rest.
+
+A cell is a range of values for each attribute, made by the cuts of a k-d tree. Each subscription is in one of
+several rows; each row divides the whole event space into cells. A part is a cell of a row.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _ALIGNED = 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class AdaptedParts:
-    """Result of adapting partitions to a load.
+    """Result of `adapt`: the new parts, how even they are, and how many placements have changed.
 
     Parameters
     ----------
@@ -101,7 +105,6 @@ def adapt(
         Measured cost of a part (default: events times subscriptions).
     seed
         Seed for sampling subscriptions and events.
-        Draws subscriptions and events where there are many.
 
     Examples
     --------
@@ -170,7 +173,7 @@ def adapt(
 def _made_from_scratch(
     parts: Partitioning, subscriptions: SubscriptionSet, space: CutSpace
 ) -> Partitioning | None:
-    """Make as many parts and rows from scratch; None if that is impossible."""
+    """Partition anew, with as many parts and rows as before; None if the load cannot be divided so."""
     by_hash = not len(parts.weight)
     if by_hash and parts.parts % parts.copies:
         return None
@@ -184,18 +187,18 @@ def _made_from_scratch(
 def _renumbered_parts(
     before: Partitioning, after: Partitioning, subscriptions: SubscriptionSet
 ) -> tuple[Partitioning, float]:
-    """Renumber parts to reduce moves, unless there are too many; return them and the share that moves."""
+    """Renumber parts so that few subscriptions move, if they are not too many; return the share moved."""
     if before.parts <= _ALIGNED:
         after = aligned(before, after, subscriptions)
     return after, moved(before, after, subscriptions)
 
 
 class _IndivisibleError(Exception):
-    """Events are too similar to be divided into as many cells."""
+    """Raised when events are too similar to be divided into the requested number of cells."""
 
 
 class _ChangingTrees:
-    """Trees under change, and the parts of each cell: one per row that has the same tree."""
+    """k-d trees that are being changed; a cell has a part for each row that has the same tree."""
 
     def __init__(self, parts: Partitioning, space: CutSpace, subscriptions: SubscriptionSet) -> None:
         self.of = parts
@@ -221,13 +224,13 @@ class _ChangingTrees:
             self.trees.append((tree, cells))
 
     def imbalance(self) -> float:
-        """Return the work of the heaviest part relative to the mean."""
+        """Return the work of the heaviest part as a multiple of the mean."""
         work = [tree.work[node] for tree, cells in self.trees for node in cells]
         total = sum(work)
         return max(work) * len(work) / total if total else 1.0
 
     def settle(self, threshold: float) -> int:
-        """Redistribute cells where they are uneven; return the number of branches that were cut again."""
+        """Cut trees again where their work is uneven; return the number of subtrees that were cut again."""
         work = [tree.work[n] for tree, cells in self.trees for n in cells]
         mean, slack = sum(work) / len(work), (1 + threshold) / 2
         of_tree = np.array([sum(tree.work[n] for n in cells) for tree, cells in self.trees])
@@ -257,7 +260,7 @@ class _ChangingTrees:
 
     @staticmethod
     def _cut_again(tree: CutTree, node: int, below: list[int], cells: int) -> list[int]:
-        """Cut the branch below a node again into the given number of cells, and return them."""
+        """Replace the cuts below a node by new ones for the given number of cells; return these cells."""
         boxes, events = (
             np.unique(np.concatenate(each)) for each in zip(*(tree.nodes[n] for n in below), strict=True)
         )
@@ -269,7 +272,7 @@ class _ChangingTrees:
         return [at[n] for n in best.cells()]
 
     def made(self) -> Partitioning:
-        """Return the current parts."""
+        """Return the partitioning by the trees as they are now."""
         trees = [
             tree.tree({node: parts[row] for node, parts in cells.items()})
             for tree, cells in self.trees
@@ -279,7 +282,7 @@ class _ChangingTrees:
 
 
 def _uneven(tree: CutTree, node: int, cells: int, limit: float, slack: float) -> list[tuple[int, int]]:
-    """Return the branches at or below a node to be cut again, with the number of cells of each."""
+    """Return the nodes whose subtrees must be cut again, with the number of cells of each."""
     below = tree.cells(node)
     work = sum(tree.work[n] for n in below)
     if len(below) == cells and max(tree.work[n] for n in below) <= limit:
@@ -313,7 +316,7 @@ def _same_cells(parts: Partitioning) -> bool:
 
 
 def moved(before: Parts, after: Parts, subscriptions: SubscriptionSet) -> float:
-    """Return the share of (subscription, part) placements that did not exist before."""
+    """Return the share of the (subscription, part) pairs that were not in the earlier partitioning."""
     n = max(before.parts, after.parts)
     old, new = (
         position * n + part

@@ -1,4 +1,4 @@
-"""Partition artefact: `plan.json` and `partitions.parquet`, for Spark jobs and brokers."""
+"""Partition artefact: `plan.json` and `partitions.parquet`, from which Spark jobs and brokers read parts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
 
 
 def _read(folder: Path) -> tuple[Parts, PlanInfo]:
-    """Read parts from the folder of one version."""
+    """Read the parts from the folder of one version of an artefact."""
     info = info_in(folder)
     if not (folder / FILE).exists():
         raise PlanError(
@@ -118,6 +118,6 @@ def _read(folder: Path) -> tuple[Parts, PlanInfo]:
 
 
 def parts_of_table(table: pa.Table, schema: Schema) -> Parts:
-    """Return the parts in a table, of any scheme."""
+    """Return the parts described by a table of any partitioning scheme."""
     kind = RangeTrees if "own_lo" in table.column_names else Partitioning
     return kind.from_arrow(table, schema)

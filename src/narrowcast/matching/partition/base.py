@@ -1,4 +1,8 @@
-"""The interface of partitionings, and the measures of their cost."""
+"""The interface of partitionings, and the measures of their cost.
+
+A part is the share of one worker in the matching work: some subscriptions, and the events to compare with
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ MOST_PARTS = 1 << 16
 
 @runtime_checkable
 class Parts(Protocol):
-    """Assigns events and subscriptions to parts; small, and equal on every machine.
+    """Assigns events and subscriptions to the parts of the matching work; small, equal on every machine.
 
     An event and a subscription that match have exactly one part in common: no match is lost or found twice.
     The assignment depends on the item alone, so subscriptions and events can arrive later.
@@ -52,7 +56,7 @@ class Parts(Protocol):
         """Return distinct pairs of a subscription's position and its part, ordered by position."""
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per part, as in `partitions.parquet`."""
+        """Return a table with one row per part, as in `partitions.parquet`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ def measure(
 def _matches(
     parts: int, held: tuple[SubscriptionSet, Ints, Numbers], seen: tuple[EventBatch, Ints, Numbers]
 ) -> NDArray[np.float64]:
-    """Return the number of matches in each part, given the subscriptions and events of the parts."""
+    """Return how many pairs match in each part, given its subscriptions (`held`) and events (`seen`)."""
     from narrowcast.matching.auto import AutoMatcher
     from narrowcast.model.events import EventBatch
 
@@ -161,7 +165,7 @@ def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
 
 
 def row_of(ids: NDArray[np.int64], rows: int) -> Ints:
-    """Return the row of each subscription: the hash of its id modulo the number of rows."""
+    """Return the row of cells for each subscription: the hash of its id modulo the number of rows."""
     return (spread(ids) % np.uint64(rows)).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Cell trees: k-d trees whose leaves are parts."""
+"""Cell trees: k-d trees that divide the event space into cells, each a part of the matching work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def join_trees(trees: Sequence[CellTree]) -> tuple[Numbers, Numbers, Ints, Numbe
 
 
 def tree_of(lo: Ints, hi: Ints, part: Ints) -> CellTree:
-    """Return a tree whose leaves are cells with these ends and parts."""
+    """Return a tree whose leaves are cells with these lower and upper ends, and these numbers of parts."""
     attribute: list[int] = []
     cut: list[int] = []
     left: list[int] = []
@@ -75,7 +75,7 @@ def tree_of(lo: Ints, hi: Ints, part: Ints) -> CellTree:
 
 
 def _cut_of(lo: Ints, hi: Ints) -> tuple[int, int]:
-    """Return attribute and key of the most even cut that crosses no cell; -1 if there is none."""
+    """Return attribute and key of the most even cut through no cell; the attribute is -1 if there is none."""
     n = len(lo)
     order = np.argsort(lo, axis=0, kind="stable")
     # sorted by lower end, cells before a cut end where the cells after it begin, or before

@@ -1,4 +1,7 @@
-"""Part tables: one row per part, with its range ends as keys."""
+"""Part tables: one row per part of the matching work, with its ranges of attributes.
+
+Ends of ranges are keys: attribute values as sortable integers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def ends_column(ends: Ints) -> pa.ListArray:
 
 
 def read_ends(table: pa.Table, schema: Schema, names: Sequence[str]) -> PartTable:
-    """Read a table of parts with rows in any order, including some integer columns."""
+    """Read a table of parts, with rows in any order: the ends of ranges, and the integer columns `names`."""
     d = len(schema)
     try:
         columns: list[Any] = [table[name] for name in ("part", *names)]

@@ -25,7 +25,7 @@ _LEAST = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """Cost of a part as a linear function of its events, subscriptions, pairs of them, and matches.
+    """Cost of a part: a linear function of its events, subscriptions, their product, and its matches.
 
     Examples
     --------
@@ -51,12 +51,12 @@ class PartWork:
         return np.asarray(np.maximum(work, _LEAST), np.float64)
 
     def scaled(self, events: float, held: float) -> PartWork:
-        """Return the cost for samples, in which an event and a subscription each represent several."""
+        """Return the cost as a function of sampled events and subscriptions; each represents several."""
         pairs = events * held
         return PartWork(self.event * events, self.held * held, self.pair * pairs, self.match * pairs)
 
     def in_rows(self, rows: int, *, by_hash: bool) -> PartWork:
-        """Return the cost of a cell in one of several rows, as a function of the subscriptions of all rows.
+        """Return the cost of a cell in one row of the partitioning, given the subscriptions of all rows.
 
         A row has its share of the matches; by hash, also its share of the subscriptions of every cell.
         """

@@ -1,4 +1,8 @@
-"""Partitioner: divides the event space into cells of similar work, with subscriptions in rows of cells."""
+"""Partitioner: divides the event space into cells of similar work.
+
+Each subscription is in one of several rows, and each row divides the event space into cells of its own, by a
+k-d tree. A cell of a row is a part of the matching work.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +117,7 @@ class Partitioner:
         return self.made(subscriptions, CutSpace.drawn(subscriptions, sample, cells, rng, work=work))
 
     def made(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
-        """Return the parts, given a sample that was drawn before."""
+        """Return the parts for subscriptions, given a sample of subscriptions and events drawn before."""
         cells = -(-self.parts // self.copies)
         if self.routing == "selective" and self.copies > 1:
             return self._selective(subscriptions, space)
@@ -126,7 +130,7 @@ class Partitioner:
         return Partitioning(subscriptions.schema, *join_trees(trees), np.empty(0, np.int64))
 
     def _selective(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
-        """Alternate between cutting rows for their subscriptions and choosing rows; return the best parts."""
+        """Alternately cut rows into cells for their subscriptions and choose rows; return the best parts."""
         rows, ids = self.copies, subscriptions.subscription_id
         row = _first_rows(space, row_of(ids, rows), rows)
         share = np.full(rows, 1 / rows)
@@ -161,13 +165,13 @@ class Partitioner:
 def _best_tree(
     space: CutSpace, boxes: NDArray[np.int32] | None, cells: int, gains: Sequence[float | None] = GAINS
 ) -> CutTree:
-    """Return the best tree of the given boxes with the given number of cells."""
+    """Return the tree with the lightest heaviest cell, of the trees made with each of `gains`."""
     made = [CutTree(space, boxes).grow(cells, gain) for gain in gains]
     return min(made, key=lambda tree: tree.heaviest())
 
 
 def _join_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
-    """Return the partitioning with one tree per row; parts are numbered consecutively."""
+    """Return the partitioning with the given tree for each row; parts are numbered consecutively."""
     trees: list[CellTree] = []
     first = 0
     for tree in grown:
@@ -178,7 +182,7 @@ def _join_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
 
 
 def _with_weights(parts: Partitioning, weight: Doubles) -> Partitioning:
-    """Return the parts with other weights, normalised so that all rows have equal total weight."""
+    """Return the parts with other weights for choosing rows; all rows get the same total weight."""
     whole, rows = np.empty(parts.parts, np.int64), parts.rows()
     for row in range(parts.copies):
         mine = rows == row
@@ -187,7 +191,7 @@ def _with_weights(parts: Partitioning, weight: Doubles) -> Partitioning:
 
 
 def _first_rows(space: CutSpace, chance: Ints, rows: int) -> Ints:
-    """Return an initial row for each subscription: attributes are distributed over the rows."""
+    """Return an initial row for each subscription, by the attributes on which it is selective."""
     share = space.covered()
     chosen = share.argmin(axis=1) if share.shape[1] else np.zeros(len(share), np.int64)
     drawn = space.boxes.counts > 0

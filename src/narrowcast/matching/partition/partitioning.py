@@ -3,8 +3,7 @@
 Each subscription is in one row, and each row divides the event space into its own cells. A cell of a row is a
 part. An event goes to its one cell of every row, a subscription to each cell of its row that one of its boxes
 overlaps. So an event and a subscription that match have exactly one part in common. More rows mean more
-copies
-of each event and fewer copies of each subscription.
+copies of each event and fewer copies of each subscription.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _FIELDS = ("root", "attribute", "cut", "left", "right", "weight")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitioning:
-    """Assigns events and subscriptions to parts; small, and equal on every machine.
+    """Assigns events and subscriptions to parts: cells of k-d trees. Small, and equal on every machine.
 
     Inner node i of the trees sends keys of `attribute[i]` that are at most `cut[i]` to `left[i]` and greater
     keys to `right[i]`; a negative child is the part `~child`. Row r has the tree that begins at `root[r]`.
@@ -92,7 +91,7 @@ class Partitioning:
     __hash__ = None  # type: ignore[assignment]
 
     def _identity(self) -> tuple[NDArray[Any], ...]:
-        """Return the arrays that determine the assignment."""
+        """Return the arrays by which partitionings are compared."""
         return self.rows(), *self.bounds(), self.weight
 
     @property
@@ -106,7 +105,7 @@ class Partitioning:
         return len(self.cut) + len(self.root)
 
     def rows(self) -> Numbers:
-        """Return the row of each part."""
+        """Return the number of the row that each part is a cell of."""
         found = np.empty(self.parts, np.int32)
         for row, root in enumerate(self.root.tolist()):
             todo = [root]
@@ -142,20 +141,20 @@ class Partitioning:
         return np.repeat(np.arange(len(subscriptions)), np.diff(starts)), part
 
     def held(self, boxes: Boxes, ids: Ints, row: Ints | None = None) -> tuple[Ints, Numbers]:
-        """Return the parts of each owner of boxes in compressed rows, by ids or by known rows."""
+        """Return the parts of each subscription (owner of boxes), by its id or, if known, by its row."""
         row = self.row_of(boxes, ids) if row is None else row
         tree = (self.root, self.attribute, self.cut, self.left, self.right)
         return parts_of_owners(*_columns(boxes, self.schema), row, *tree)
 
     def row_of(self, boxes: Boxes, ids: Ints) -> Ints:
-        """Return the row of each owner of boxes, by ids."""
+        """Return the row for each owner of boxes (subscription), given its id."""
         if not len(self.weight):
             return row_of(ids, self.copies)
         tree = (self.root, self.attribute, self.cut, self.left, self.right)
         return lightest_rows(*_columns(boxes, self.schema), spread(ids), self.weight, *tree)
 
     def bounds(self) -> tuple[Ints, Ints]:
-        """Return the range ends of each part, one row each and one column per attribute: lo < key <= hi."""
+        """Return lower and upper ends of ranges (parts x attributes): a part has keys with lo < key <= hi."""
         lo = np.full((self.parts, len(self.schema)), NO_LOW, np.int64)
         hi = np.full((self.parts, len(self.schema)), NO_HIGH, np.int64)
         whole = np.full(lo.shape[1], NO_LOW), np.full(lo.shape[1], NO_HIGH)
@@ -218,6 +217,6 @@ class Partitioning:
 
 
 def _columns(boxes: Boxes, schema: Schema) -> tuple[Ints, Ints, NDArray[np.int16], Ints, Ints, int]:
-    """Return boxes as arguments of the kernels."""
+    """Return the arrays of boxes in the order in which kernels take them."""
     first = np.concatenate([[0], np.cumsum(boxes.counts)])
     return first, boxes.indptr, boxes.attribute, boxes.lo, boxes.hi, len(schema)

@@ -5,8 +5,7 @@ tree. There, the first position on the way down that it covers stores it, or sev
 it: a position that delegates a side downwards stores only its own piece. An event visits its own position of
 every tree, and all positions above it that do not delegate the event's side. A position may be spread over
 several machines; each has some of the subscriptions, and all of them see the position's events. A machine of
-a
-position is a part.
+a position is a part.
 
 A position that does not delegate a side keeps all subscriptions on that side. So no position further down
 stores them for an event there, and the two have one part in common.
@@ -46,7 +45,7 @@ _COLUMNS = ("row", "attribute", "own_lo", "own_hi", "machine")
 
 
 class RangeTree(NamedTuple):
-    """A tree over an attribute.
+    """The tree of an attribute, whose positions are ranges of its values.
 
     Parameters
     ----------
@@ -72,7 +71,7 @@ class RangeTree(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RangeTrees:
-    """Assigns events and subscriptions to parts by COBAS; small, and equal on every machine.
+    """Assigns events and subscriptions to parts by COBAS: see the module. Small, equal on every machine.
 
     With weights, a subscription belongs to the tree where the positions that it covers weigh least; ties are
     broken by the hash of its id. Without, the hash chooses among the trees of attributes that it bounds; if
@@ -113,7 +112,7 @@ class RangeTrees:
 
     @cached_property
     def _first(self) -> list[Ints]:
-        """For each tree the first part of each position, followed by the first part of the next tree."""
+        """For each tree, the number of each position's first part, followed by the next tree's first part."""
         found, before = [], 0
         for tree in self.trees:
             found.append(before + np.append(0, np.cumsum(tree.machines)))
@@ -171,7 +170,7 @@ class RangeTrees:
         return owner[order], where[order]
 
     def _homes(self, lo: Ints, hi: Ints, ids: Ints) -> Ints:
-        """Return the tree of each subscription."""
+        """Return the index of the tree that stores each subscription."""
         price = np.empty(lo.shape, np.int64)
         for number, tree in enumerate(self.trees):
             if len(tree.weight):
@@ -268,12 +267,12 @@ class RangeTrees:
 
 
 def _same(read: pa.Table, made: pa.Table) -> bool:
-    """Return whether a table has the columns of another, ignoring types."""
+    """Return whether a table that was read has the same columns as one that was made, ignoring types."""
     return all(read[name].to_pylist() == made[name].to_pylist() for name in made.column_names)
 
 
 def hulls_of(boxes: Boxes, attributes: Sequence[int]) -> tuple[Ints, Ints, Flags]:
-    """Return the hull of each owner's boxes in the given attributes.
+    """Return the smallest range of each attribute that contains all boxes of an owner (subscription).
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ class KMeans(ChoosingBaseline):
 
 
 def initial_clusters(sets: Counts, n_clusters: int, rng: np.random.Generator) -> Ints:
-    """Return for each set the index of the nearest of some centres, drawn by greedy k-means++.
+    """Draw centres among the flows by greedy k-means++; return the nearest centre's index for each flow.
 
     Of several candidates for a centre, the one with the least sum of distances is chosen.
     """
@@ -130,7 +130,7 @@ def initial_clusters(sets: Counts, n_clusters: int, rng: np.random.Generator) ->
 
 
 def distances(sets: Counts, number: Ints) -> Doubles:
-    """Return the squared distance of each set from the centre of each cluster; an empty one has centre 0.
+    """Return squared distances of flows from clusters' centres: 0/1 vectors of subscribers and their means.
 
     All sums are of integers, so that they do not depend on the numbering of subscribers.
     """
@@ -145,7 +145,7 @@ def distances(sets: Counts, number: Ints) -> Doubles:
 
 
 def lloyd(sets: Counts, number: Ints, passes: int = _PASSES) -> Ints:
-    """Move each set to the nearest centre, pass by pass, until none moves; return the clusters.
+    """Move each flow to the nearest cluster, pass by pass, until none moves; return the clusters.
 
     A cluster that becomes empty gets the set that is farthest from its centre.
     """
@@ -164,7 +164,7 @@ def lloyd(sets: Counts, number: Ints, passes: int = _PASSES) -> Ints:
 
 
 def _refill(number: Ints, away: Doubles, n_clusters: int) -> None:
-    """Move into each empty cluster the set farthest from its centre, of clusters of several; in place."""
+    """Move into each empty cluster the flow that is farthest from its centre, in place."""
     count = np.bincount(number, minlength=n_clusters)
     for empty in np.flatnonzero(count == 0):
         away[count[number] < 2] = 0.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Static(ChoosingBaseline):
-    """Keeps which channel carries which flows; only who listens changes (SC of tamara2007).
+    """Keeps which channel carries which flows; only memberships change (SC of tamara2007).
 
     Channels of two or more flows are clusters: subscribers choose among them by their current interest and
     the cost. All other wanted flows, new ones included, have a channel each. Channels keep their numbers, and

@@ -91,7 +91,7 @@ class ChoosingBaseline(BasePlanner):
         return self
 
     def _topics(self, interest: Interest) -> Relation:
-        """Return the clusters as a relation of flows x clusters."""
+        """Return the clusters of flows as a relation of flows x clusters; a subclass makes them."""
         raise NotImplementedError
 
 
@@ -236,14 +236,14 @@ def plan_of_clusters(
 
 
 class _Received(NamedTuple):
-    """Flags of the pairs (subscriber, wanted flow) that clusters serve, and the weight each one serves."""
+    """Which pairs (subscriber, wanted flow) clusters serve, and the total weight that each serves."""
 
     served: NDArray[np.bool_]
     worth: NDArray[np.float64]
 
 
 class _Numbers(NamedTuple):
-    """The channel of each cluster, and of each flow with one of its own; -1 for none."""
+    """The channel of each cluster, and of each flow that has a channel of its own; -1 for none."""
 
     of_cluster: Positions
     of_flow: Positions
@@ -257,7 +257,7 @@ def _received(
     shared: NDArray[np.bool_],
     weight: NDArray[np.float64],
 ) -> _Received:
-    """Return what the members of some clusters receive from them."""
+    """Return which wanted pairs clusters serve, and the total weight of those of each cluster."""
     flow, who = rows_of(topics), rows_of(members)
     some, inside = shared[topics.indices], shared[members.indices]
     plan = ChannelPlan(
@@ -273,7 +273,7 @@ def _received(
 
 
 def _number_channels(topics: Relation, flows: Positions, needs: Positions) -> _Numbers:
-    """Return channel numbers: clusters in their order, then needed flows without a channel of their own."""
+    """Return the numbers of channels: clusters in their order, then flows that need their own channel."""
     n = len(flows)
     own = np.full(len(needs), -1)
     alone = flows[topics.indices] == 1
@@ -288,7 +288,7 @@ def _number_channels(topics: Relation, flows: Positions, needs: Positions) -> _N
 def _limited_numbers(
     shared: NDArray[np.bool_], needs: Positions, worth: NDArray[np.float64], channels: int
 ) -> _Numbers:
-    """Return numbers of at most `channels` channels: shared clusters, then needed flows of greatest worth."""
+    """Return numbers for at most `channels` channels: shared clusters, then flows of greatest worth."""
     n = int(np.count_nonzero(shared))
     own = np.flatnonzero(_heaviest(np.where(needs > 0, worth, -1.0), channels - n))
     of_cluster, of_flow = np.full(len(shared), -1), np.full(len(needs), -1)
@@ -298,21 +298,21 @@ def _limited_numbers(
 
 
 def _heaviest(worth: NDArray[np.float64], most: int) -> NDArray[np.bool_]:
-    """Return flags of the `most` greatest values that are at least 0, of equals the first."""
+    """Return flags of the `most` greatest values, none below 0; of equal values the first."""
     found = np.zeros(len(worth), np.bool_)
     found[np.argsort(-worth, kind="stable")[:most]] = True
     return found & (worth >= 0)
 
 
 def _used_entries(room: Positions, used: Positions) -> tuple[Positions, Positions]:
-    """Return the owner and the position of each used entry; owner i has entries from `room[i]` on."""
+    """Return owner and position of the used entries of a packed array; owner i starts at `room[i]`."""
     who = np.repeat(np.arange(len(used)), used)
     place = np.arange(len(who)) - np.repeat(np.cumsum(used) - used, used) + room[who]
     return who, place
 
 
 def _columns(matrix: Relation, some: Positions, width: int | None = None) -> Relation:
-    """Return some columns of a relation, renumbered; with `width` they keep their position in it."""
+    """Return some columns of a relation, renumbered; with `width` they keep their numbers."""
     place = np.full(matrix.shape[1], -1)
     place[some] = np.arange(len(some)) if width is None else some
     column = place[matrix.indices]

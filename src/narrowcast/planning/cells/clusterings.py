@@ -29,14 +29,15 @@ _MOST = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class WorthwhileFlows:
-    """The wanted flows of greatest weight, heaviest first, with the subscribers of each.
+    """The wanted flows of greatest rate x audience, in descending order, with the subscribers of each.
 
     Parameters
     ----------
+    flows
         The flows' numbers in the interest.
-        Their numbers in the interest.
+    weight
         Rate of each flow.
-        The rate of each.
+    start, who
         The subscribers of flow i are `who[start[i]:start[i + 1]]`, numbered from 0 without gaps.
     n_subscribers
         Number of subscribers of these flows.
@@ -72,7 +73,7 @@ class WorthwhileFlows:
 
     @property
     def load(self) -> NDArray[np.float64]:
-        """Messages per second that each flow causes."""
+        """Messages per second that each flow causes: rate x audience."""
         return np.asarray(self.weight * self.audience, np.float64)
 
     def sets(self) -> NDArray[np.uint64]:
@@ -127,7 +128,7 @@ class _Clustering(BasePlanner, ABC):
 
     @abstractmethod
     def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
-        """Return the group of each chosen flow."""
+        """Return the group of each chosen flow, numbered from 0 to `n_groups` - 1."""
 
 
 class _Moving(_Clustering):
@@ -283,7 +284,7 @@ class Mst(_Clustering):
 
 
 def _numbered(into: Ints) -> Ints:
-    """Return groups numbered in the order of their first flows, given the flow that each was merged into."""
+    """Return groups numbered in the order of their first flows, given the first flow of each flow's group."""
     while not np.array_equal(further := into[into], into):
         into = further
     return np.unique(into, return_inverse=True)[1].astype(np.int64)

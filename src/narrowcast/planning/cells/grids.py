@@ -88,12 +88,12 @@ def adaptive_grid(
 
 
 def _grid(sample: EventBatch, subscriptions: SubscriptionSet, step: dict[str, int]) -> CellGrid:
-    """Return the grid with the given step along each attribute."""
+    """Return the grid of the sample's quantiles with `STEPS[step]` cells along each attribute."""
     return CellGrid.quantiles(subscriptions.schema, sample, {name: STEPS[at] for name, at in step.items()})
 
 
 def _cost(grid: CellGrid, sample: EventBatch, subscriptions: SubscriptionSet, top: int) -> float:
-    """Return the mean number of subscribers of an event's cell: all subscribers for a cell not kept."""
+    """Return the mean number of subscribers of an event's cell: all subscribers if the cell is not kept."""
     cell = grid.cell_of(sample)
     seen, count = np.unique(cell[::2], return_counts=True)
     if not len(seen):

@@ -138,7 +138,7 @@ class Partial(BasePlanner):
     def _network(
         self, interest: Interest, rng: np.random.Generator
     ) -> tuple[Numbers, ShortestPathTrees, Doubles]:
-        """Return the node of each subscriber, the trees of publishers, and their shares of events."""
+        """Return subscribers' nodes, the trees of publishers, and each publisher's share of events."""
         if self.topology is None:
             n = interest.n_subscribers
             parent = np.append(np.full(n, n), -1).astype(np.int32)[None]
@@ -156,7 +156,7 @@ class Partial(BasePlanner):
         return node, self.topology.trees(roots), share
 
     def _sample(self, rate: Doubles, share: Doubles, rng: np.random.Generator) -> tuple[Ints, Ints, Doubles]:
-        """Return flows and publishers to learn from, and the weight of each pair."""
+        """Draw pairs of a flow and a publisher to learn from; return flows, publishers and weights."""
         n_roots = len(share)
         if len(rate) > self.samples:
             flow = rng.choice(len(rate), self.samples, p=rate / rate.sum())
@@ -172,7 +172,7 @@ class Partial(BasePlanner):
     def _learn(
         self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: ShortestPathTrees
     ) -> Flags:
-        """Return the members of the groups for which samples cost least."""
+        """Learn groups of nodes from several starts; return the members where the samples cost least."""
         assert self.channels is not None
         found = [
             self._improve(members, sets, tree, weight, trees)
@@ -183,7 +183,7 @@ class Partial(BasePlanner):
     def _improve(
         self, members: Flags, sets: Matches, tree: Ints, weight: Doubles, trees: ShortestPathTrees
     ) -> tuple[float, Flags]:
-        """Improve groups in turns; return the cost of the samples, and the members."""
+        """Improve groups in turns from one start; return the cost of the samples, and the members."""
         nodes = np.unique(sets.index).astype(np.int32)
         group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
         seedings = np.zeros(len(members), np.int64)
@@ -210,7 +210,7 @@ class Partial(BasePlanner):
 
 
 def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iterator[Flags]:
-    """Yield initial groups: all sets of nodes if few; else nodes that want most of a cluster's flows.
+    """Yield initial groups of nodes: the nodes of each flow if few, else those that want most of a cluster.
 
     Where that is quick, also all nodes of the clusters of `Pairwise`: as groups only change to what costs
     less, the result never costs more than these.
@@ -289,7 +289,7 @@ def _choose_groups(
 
 
 def _interested(interest: Interest, channel: Ints, n_groups: int, far: Flags) -> Flags:
-    """Return flags of the subscribers that want a flow with a rate of each group.
+    """Return for each group the subscribers that want at least one flow with a rate of it.
 
     At a distance of 0, as on the only publisher's node, direct messages cost nothing and waste nothing: there
     only subscribers that want all flows of a group are members.
@@ -305,7 +305,7 @@ def _interested(interest: Interest, channel: Ints, n_groups: int, far: Flags) ->
 
 
 def _plan(interest: Interest, channel: Ints, listens: Flags) -> ChannelPlan:
-    """Return the plan in which a flow goes to a group, and directly to subscribers outside of it."""
+    """Return the plan that sends each flow to its group, and directly to subscribers outside of it."""
     carried = np.flatnonzero(channel >= 0)
     row, flow = rows_of(interest.wants), interest.wants.indices
     reached = (channel[flow] >= 0) & listens[channel[flow], row] if len(listens) else np.zeros(len(row), bool)

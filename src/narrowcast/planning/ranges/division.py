@@ -1,4 +1,10 @@
-"""Division of intervals into pieces where saved events outweigh the upkeep of pieces (cobas2009)."""
+"""Division of intervals in a tree of positions, where saved events outweigh the upkeep (cobas2009).
+
+The values of an attribute are divided into positions: the nodes of a binary tree, each on a machine. The
+interval of a filter is first stored at the topmost position that it covers. A position may hand down what
+lies to its left, or to its right: then it divides each interval, keeps the piece with the position itself,
+and passes the other pieces to the positions below. That takes more storage, but fewer events reach the top.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ FEW = 8
 
 
 class IntervalPieces(NamedTuple):
-    """Disjoint pieces of intervals: the interval, where each is stored, its first and last position."""
+    """Disjoint pieces of intervals: the interval's index, the storing position, first and last position."""
 
     interval: Ints
     position: Ints
@@ -36,7 +42,7 @@ class IntervalPieces(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """The last solution, to continue from: the least cost below each position in each state."""
+    """The last solution of the dynamic program, so that the next `fit` computes only what has changed."""
 
     how: tuple[float, float, float, bool]
     density: Doubles
@@ -89,7 +95,7 @@ class Division:
         self._solutions: dict[str, _Solution] = {}
 
     def fit(self, positions: LinePositions) -> Self:
-        """Divide intervals; after an earlier call, only positions with changes below are computed again."""
+        """Decide which positions hand down intervals; after an earlier call, update only what has changed."""
         if self.way not in get_args(Way):
             raise ParameterError(parameter="way", value=self.way, limit=f"one of {', '.join(get_args(Way))}")
         _require_positions(positions)
@@ -104,7 +110,7 @@ class Division:
         return self
 
     def undo(self, positions: LinePositions) -> Self:
-        """Take back the hand-downs that no longer pay for a new load, and add none.
+        """For a new load, stop handing down where that no longer lowers the cost; start nowhere.
 
         The result is the cheapest that can be reached by taking some back. Positions below which neither
         events nor intervals have changed since the last call are not computed again.
@@ -129,7 +135,7 @@ class Division:
         return self
 
     def pieces(self, first: ArrayLike, last: ArrayLike) -> IntervalPieces:
-        """Return intervals as pieces.
+        """Divide intervals, given by their first and last positions, into the pieces that positions store.
 
         Examples
         --------
@@ -154,7 +160,7 @@ class Division:
             raise ParameterError("not divided yet: call fit first") from None
 
     def _solve(self, what: str, positions: LinePositions, allowed: Flags, *, local: bool) -> None:
-        """Find the cheapest division with the allowed hand-downs, continuing from the last solution."""
+        """Find the cheapest division where only `allowed` positions hand down, from the last solution on."""
         n = len(positions)
         tree = tree_of(n)
         sums = kernels.sums_of(tree, positions.first, positions.last, positions.weight)
@@ -192,7 +198,7 @@ def _require_positions(positions: object) -> None:
 def _stale(
     tree: kernels.PositionTree, known: _Solution, density: Doubles, sums: kernels.NodeSums, allowed: Flags
 ) -> Flags:
-    """Return flags of the positions where, or below which, something has changed."""
+    """Return flags of the positions at or below which events, intervals or permissions have changed."""
     changed = (known.density != density) | (known.allowed != allowed).any(axis=1)
     for ends, now, then in (
         (tree.at, sums.segments, known.sums.segments),
@@ -206,7 +212,7 @@ def _stale(
 
 
 def best_cuts(positions: LinePositions, charges: LineCharges) -> tuple[float, Ints]:
-    """Return the least cost of any division, and its cuts, by exhaustive search.
+    """Find the cheapest division by exhaustive search; return its cost, and the cuts at each position.
 
     Here each position keeps the part of its intervals between any two cuts around it, and hands down the
     rest; in `Division` it keeps either all of a side or nothing. For a few positions only.
@@ -242,7 +248,7 @@ def best_cuts(positions: LinePositions, charges: LineCharges) -> tuple[float, In
 def _cost_of_cuts(
     positions: LinePositions, charges: LineCharges, items: list[tuple[int, int, float]], cuts: Any
 ) -> float:
-    """Return the cost when each position keeps what is between its cuts."""
+    """Return the cost when each position stores the part of its intervals between its two cuts."""
     held: dict[int, list[tuple[int, int, float]]] = {}
     waiting = [(s, t, w, 0, len(positions) - 1) for s, t, w in items]
     while waiting:

@@ -1,4 +1,8 @@
-"""Merging of trees: which attributes have one, and which tree stores each filter (cobas2009, section V)."""
+"""Merging of trees: which attributes have a tree, and which tree stores each filter (cobas2009, section V).
+
+The values of an attribute are divided into positions, which are the nodes of a binary tree. A filter is an
+interval of positions for each attribute that it bounds, and is stored in the tree of one attribute.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ FEW = 6
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class AttributeLines:
-    """A line of positions for each attribute, and filters with intervals on some of them.
+    """For each attribute the events at its positions, and filters as intervals of positions.
 
     Parameters
     ----------
@@ -120,7 +124,7 @@ class AttributeLines:
         return len(self.first)
 
     def line(self, attribute: int, filters: Ints | Flags) -> LinePositions:
-        """Return an attribute's line with some filters; those that do not bound it cover all positions."""
+        """Return an attribute's positions and intervals; filters that do not bound it cover all positions."""
         first, last = self.first[filters, attribute], self.last[filters, attribute]
         free = first < 0
         first, last = np.where(free, 0, first), np.where(free, self.n_positions - 1, last)
@@ -138,14 +142,14 @@ class AttributeLines:
 
 
 class AttributeTree(NamedTuple):
-    """A tree that is kept: the filters that it stores, and the division of their intervals."""
+    """The tree of an attribute: the filters that it stores, and the division of their intervals."""
 
     filters: Ints
     division: Division
 
 
 class Merging:
-    """Decides which attributes keep their tree, by the total cost.
+    """Decides which attributes keep their tree, so that storing filters and matching events costs least.
 
     A filter is stored in one tree, of an attribute that it bounds; if none of these has a tree any more it is
     an orphan: it covers the whole of another attribute, and enters at the root of that tree. An event is
@@ -237,7 +241,7 @@ class Merging:
         return self
 
     def _keys(self, hubs: AttributeLines) -> Doubles:
-        """Return the keys by which filters choose an attribute, least first; infinite if not bounded."""
+        """Return a key per filter and attribute: the least key's tree stores the filter; inf if unbounded."""
         if self.routing == "selective":
             key = hubs.covered()
         else:
@@ -252,7 +256,7 @@ class Merging:
         orphans: int,
         known: _PricedTrees | None = None,
     ) -> _PricedTrees:
-        """Price a set of trees; trees with the same filters as before are not priced again."""
+        """Return the cost of a set of trees; the cost of trees in `known` with the same filters is reused."""
         self.evaluations_ += 1
         columns = np.array(alive)
         mine = key[:, columns]
@@ -271,7 +275,7 @@ class Merging:
         return _PricedTrees(trees, home, _sum(trees.values(), hubs.n_positions, self.charges))
 
     def _greedy(self, hubs: AttributeLines, key: Doubles, best: _PricedTrees, most: int) -> _PricedTrees:
-        """Remove trees while that saves, at most `most` of them."""
+        """Remove the tree that saves most, again and again while that saves, at most `most` trees."""
         fewest = max(1, len(best.trees) - most)
         while len(best.trees) > fewest:
             found = None
@@ -286,7 +290,7 @@ class Merging:
         return best
 
     def _exhaustive(self, hubs: AttributeLines, key: Doubles) -> _PricedTrees:
-        """Try all sets of trees and all trees for orphans."""
+        """Try all sets of trees, and for each all trees that can store filters without a tree of theirs."""
         d = hubs.n_attributes
         if d > FEW:
             raise ParameterError(
@@ -306,7 +310,7 @@ class Merging:
 
 
 class _PricedTrees(NamedTuple):
-    """A set of trees, the tree of each filter, and the cost."""
+    """A set of trees, the tree that stores each filter, and the total cost."""
 
     trees: dict[int, AttributeTree]
     home: Ints
@@ -314,7 +318,7 @@ class _PricedTrees(NamedTuple):
 
 
 def _alive(given: Iterable[int] | None, n_attributes: int) -> tuple[int, ...]:
-    """Return the attributes with a tree at the start, ascending."""
+    """Check and return the attributes that have a tree at the start, ascending; all if none are given."""
     alive = tuple(range(n_attributes)) if given is None else tuple(sorted(set(given)))
     if not alive or alive[0] < 0 or alive[-1] >= n_attributes:
         limit = f"attributes from 0 to {n_attributes - 1}, at least one"

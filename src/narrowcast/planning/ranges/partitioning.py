@@ -39,15 +39,15 @@ _SUBSCRIPTIONS = 50_000
 
 
 class Scheme(Protocol):
-    """Makes partitions for subscriptions and events that resemble a sample."""
+    """Divides the matching work into partitions, for subscriptions and for events that resemble a sample."""
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> Parts:
-        """Return the partitions."""
+        """Return the partitions of the matching work for subscriptions and a sample of events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CobasPartitioner:
-    """Partitions from the trees of COBAS, merged and divided as published.
+    """Partitions the matching work by trees over attribute values, as published for COBAS (cobas2009).
 
     An event visits every position above its own that does not hand its side down. Unlike in the paper, this
     is not limited by the intervals stored there: later subscriptions may reach further than the sample's.
@@ -126,7 +126,7 @@ class CobasPartitioner:
         return RangeTrees(subscriptions.schema, best)
 
     def _trees(self, load: _Load, n: int) -> tuple[RangeTree, ...]:
-        """Return the trees with at most n positions each."""
+        """Return the range trees for a load, with at most n positions each."""
         edges = [
             np.unique(pool[np.arange(1, n) * len(pool) // n]) if len(pool) else _EMPTY for pool in load.pools
         ]
@@ -165,7 +165,7 @@ class CobasPartitioner:
         return tuple(made)
 
     def _charges(self, subscriptions: int, positions: int) -> LineCharges:
-        """Return the prices in units of one copy of all events."""
+        """Return the prices of messages and storage, in units of one copy of all events."""
         each = max(1, subscriptions)
         room = capacity_factor(self.kappa) * each / positions
         return LineCharges(message=1.0, segment=self.upkeep / each, capacity=room)
@@ -182,7 +182,7 @@ def _tree(
     charges: LineCharges,
     routing: Routing,
 ) -> RangeTree:
-    """Return the range tree of a division."""
+    """Return the range tree of an attribute, whose positions store intervals as the division decides."""
     held, here = division.held_, np.arange(len(line))
     # A side without intervals is handed down at no cost: events from there need not visit.
     idle = np.stack([held.first >= here, held.last <= here], axis=1) | (held.segments == 0)[:, None]
@@ -193,7 +193,7 @@ def _tree(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """The input of trees: attributes, keys of events, ends of subscriptions, and all of these sorted."""
+    """What trees are made for: attributes, values of events, and ends of subscriptions, each sorted."""
 
     attribute: Ints
     keys: list[Ints]
@@ -203,7 +203,7 @@ class _Load:
 
     @classmethod
     def of(cls, subscriptions: SubscriptionSet, sample: EventBatch, rng: np.random.Generator) -> _Load:
-        """Return the load of subscriptions and events; without events, ends of boxes take their place."""
+        """Return the load of subscriptions and sampled events; without events, box ends take their place."""
         boxes, schema = subscriptions.boxes, subscriptions.schema
         often = np.bincount(boxes.attribute, minlength=len(schema))
         attribute = np.sort(np.argsort(-often, kind="stable")[:_ATTRIBUTES])
@@ -218,7 +218,7 @@ class _Load:
 
 
 def _inner(ends: Ints, schema: Schema, a: int) -> Ints:
-    """Return the ends that lie between two values of an attribute."""
+    """Return the ends of boxes that lie between two values of attribute `a`."""
     return ends[(ends > NULL) & (ends < last(schema.types[a]))]
 
 
@@ -254,7 +254,11 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 
 
 def scheme(name: str, **params: Any) -> Scheme:
+<<<<<<< HEAD
     """Return the partitioner of a name; parameters with the value None keep their defaults.
+=======
+    """Return the partitioner with a given name; parameters that are None have their defaults.
+>>>>>>> clarity
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""Clusters of flows by filtering cost: the k-means that the planners of two levels build on (tock2005)."""
+"""Clusters of flows by filtering cost: the k-means that the planners of two levels build on (tock2005).
+
+A point is what is clustered: a flow, or a whole session of flows. The distance of a point from a cluster is
+the filtering cost that it adds: messages that subscribers receive without wanting them.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class FlowPoints:
         return FlowPoints(self.sets.take(some), self.rate[some], self.n_users)
 
     def merge_equal(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:
-        """Merge points with the same subscribers; return the merged points and where each point went.
+        """Merge points with the same subscribers; return merged points, and the new index of each old one.
 
         Points with different numbers in `apart` are not merged.
         """
@@ -81,7 +85,7 @@ class FlowPoints:
 
     @property
     def ideal(self) -> float:
-        """Messages per second that subscribers want."""
+        """Messages per second in wanted deliveries: the sum over points of rate x subscribers."""
         return float(self.rate @ self.sets.counts())
 
 
@@ -119,7 +123,7 @@ class FlowClusters:
 
     @property
     def state(self) -> State:
-        """The arrays that kernels change: counts, flags, sizes and rates."""
+        """Arrays that kernels change: counts of points by user and cluster, flags, sizes and rates."""
         return self.count, self.flag, self.size, self.theta
 
     @property
@@ -128,7 +132,7 @@ class FlowClusters:
         return self.points.sets.indptr, self.points.sets.index, self.points.rate
 
     def recount(self) -> Self:
-        """Recompute the counts from the assignment; return self."""
+        """Recompute all counts of clusters from the cluster of each point; return self."""
         sessions.count_in(self.csr, self.number, self.state)
         return self
 
@@ -140,7 +144,7 @@ class FlowClusters:
         return self
 
     def assign_open(self, order: Ints, end: float | None = None) -> Self:
-        """Assign open points one by one, each to the cluster where it costs least; return self.
+        """Put points without a cluster, in the given order, into the cluster where each costs least.
 
         Points that are left at time `end` of the monotonic clock are distributed evenly.
         """
@@ -180,7 +184,7 @@ def two_level_plan(
     parent: Ints | None,
     numbers: tuple[Ints, Ints] | None = None,
 ) -> ChannelPlan:
-    """Return the plan in which flows are in sessions, and sessions in groups.
+    """Return the plan with the given session of each flow and group of each session.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def check_levels(channels: int | None, sessions: int | None, method: str) -> Non
 
 
 class _Hierarchical(BasePlanner, ABC):
-    """Base class of planners that combine two clusterings of one level."""
+    """Base class of planners that alternately cluster flows into sessions and sessions into groups."""
 
     method: str
     plan_: ChannelPlan
@@ -115,7 +115,7 @@ class _Hierarchical(BasePlanner, ABC):
     def _cluster_within(
         self, points: FlowPoints, session: Ints, group: Ints, streams: Ints, first: Ints
     ) -> None:
-        """Cluster the flows of each group g into its sessions `streams[first[g]:first[g + 1]]`."""
+        """Cluster the flows of each group g into its sessions, `streams[first[g]:first[g + 1]]`, in place."""
         place = np.empty(len(streams), np.int64)
         place[streams] = np.arange(len(streams))
         order = np.argsort(group, kind="stable")
@@ -129,7 +129,7 @@ class _Hierarchical(BasePlanner, ABC):
     def _start(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Cluster flows into groups, distribute sessions by the waste of groups, and cluster into these."""
+        """Cluster flows into groups, give groups sessions by their waste, and cluster flows into these."""
         group = random_start(rng, len(points), n_groups)
         found = FlowClusters(points, group, n_groups).settle(self.passes)
         wanted = np.bincount(group, points.rate * points.sets.counts(), n_groups)
@@ -145,7 +145,7 @@ class _Hierarchical(BasePlanner, ABC):
         return session, parent
 
     def _cost(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> float:
-        """Return the filtering cost on both levels."""
+        """Return the filtering cost on both levels: messages received by group, and messages by session."""
         below = FlowClusters(points, session, len(parent)).recount()
         above = FlowClusters(below.as_points(), parent, n_groups).recount()
         return self.beta * below.cost + self.alpha * above.cost
@@ -228,7 +228,7 @@ class GroupsFirst(_Hierarchical):
 
 
 class _Repeated(_Hierarchical):
-    """A planner that starts from `GroupsFirst`, continues in rounds, and returns the best state."""
+    """Base class of planners that start from `GroupsFirst`, change it in rounds, and keep the best state."""
 
     def _cluster(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
@@ -245,7 +245,7 @@ class _Repeated(_Hierarchical):
     def _rounds(
         self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> Iterator[None]:
-        """Change both arrays in place, yielding wherever the cost is to be compared."""
+        """Change sessions and groups in place, round by round; yield when the cost is to be compared."""
 
 
 class Iterated(_Repeated):

@@ -1,4 +1,8 @@
-"""The planner `joint`: plans sessions and groups at once, by simulated annealing."""
+"""The planner `joint`: plans sessions and groups at once, by simulated annealing.
+
+Flows with the same subscribers are one kind, and are planned as one. An open flow has no session yet. A pin
+fixes a flow to a group.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +200,7 @@ class Joint(BasePlanner):
         turn: int,
         end: float | None,
     ) -> TwoLevels:
-        """Return an initial state: the cheaper of two constructions, unless there is a start or limits."""
+        """Return the state to start from: as in the earlier plan, or else the cheapest that it constructs."""
         ways = (True, False) if before is None and not limits.given else (False,)
         best: TwoLevels | None = None
         for at_random in ways:
@@ -253,7 +257,7 @@ class Joint(BasePlanner):
 
 
 class _Frame(NamedTuple):
-    """The groups and sessions of a plan before flows are assigned."""
+    """Groups and sessions before flows are assigned to them, and the channels that they use."""
 
     groups: Ints
     #: The group of each session, -1 if open; and the group that it must stay in, -1 for any.
@@ -277,7 +281,7 @@ class _Frame(NamedTuple):
 
     @classmethod
     def of(cls, at: WarmStart | None, groups: Ints, sessions: int | None, n_flows: int, pin: Ints) -> _Frame:
-        """Return the groups and sessions of an earlier plan or of a new one, with a session for each pin."""
+        """Return groups and sessions of an earlier plan or of a new one, with a session for pinned flows."""
         pinned = np.unique(pin[pin >= 0])
         flat = sessions is None if at is None else at.flat
         if at is None and not len(pinned):
@@ -306,14 +310,14 @@ class _Frame(NamedTuple):
         return cls(groups, parent, anchor, flat, numbers if at or len(pinned) else None)
 
     def sessions(self, pin: Ints, before: Ints | None) -> Ints:
-        """Return each flow's initial session: the earlier one, or one of its pin's group; -1 if open."""
+        """Return each flow's first session: as in the earlier plan, or in its pinned group; -1 if open."""
         found = np.full(len(pin), -1) if before is None else before.copy()
         new = np.flatnonzero((pin >= 0) & (found < 0))
         found[new] = self._fixed_sessions()[pin[new]]
         return found
 
     def moved(self, pin: Ints, before: Ints) -> Ints:
-        """Return the sessions of flows that their pins move away from their earlier group; -1 for others."""
+        """Return sessions for flows pinned to another group than in the earlier plan, -1 for other flows."""
         found = np.full(len(pin), -1)
         wrong = np.flatnonzero((pin >= 0) & (before >= 0))
         wrong = wrong[self.anchor[before[wrong]] != pin[wrong]]
@@ -321,7 +325,7 @@ class _Frame(NamedTuple):
         return found
 
     def _fixed_sessions(self) -> Ints:
-        """Return for each group a session that must stay in it, -1 if there is none."""
+        """Return for each group a session that must stay in it for pinned flows, -1 if there is none."""
         place = np.full(len(self.groups), -1)
         stays = np.flatnonzero(self.anchor >= 0)[::-1]
         place[self.anchor[stays]] = stays

@@ -79,7 +79,7 @@ class MoveProposals(NamedTuple):
 
 
 class FlowKinds(Protocol):
-    """Numbered kinds of flows, each with a different set of subscribers, stored anywhere."""
+    """Kinds of flows: all flows with the same subscribers are one kind; loaded in parts from any storage."""
 
     @property
     def n_users(self) -> int:
@@ -88,7 +88,7 @@ class FlowKinds(Protocol):
 
     @property
     def rate(self) -> Doubles:
-        """Messages per second of each kind."""
+        """Messages per second of all flows of each kind."""
         ...
 
     @property
@@ -97,7 +97,7 @@ class FlowKinds(Protocol):
         ...
 
     def part(self, low: int, high: int) -> Rows:
-        """Load the kinds from one number up to another, exclusive."""
+        """Load the subscribers of the kinds numbered from `low` up to `high`, exclusive."""
         ...
 
 
@@ -122,7 +122,7 @@ class LocalFlowKinds:
 
     @property
     def rate(self) -> Doubles:
-        """Messages per second of each kind."""
+        """Messages per second of all flows of each kind."""
         return self.points[2]
 
     @property
@@ -131,12 +131,12 @@ class LocalFlowKinds:
         return np.diff(self.points[0])
 
     def part(self, low: int, high: int) -> Rows:
-        """Return the kinds from one number up to another, exclusive."""
+        """Return the subscribers of the kinds numbered from `low` up to `high`, exclusive."""
         start, users, rate = self.points
         return start[low : high + 1], users, rate[low:high]
 
     def propose(self, frozen: FrozenLevels) -> MoveProposals:
-        """Propose moves for the kinds of a batch."""
+        """Propose cheaper sessions for the kinds of a batch, priced on a frozen state."""
         kind = frozen.low + np.arange(len(frozen.session), dtype=np.int32)
         points = self.part(frozen.low, frozen.low + len(kind))
         return MoveProposals(kind, frozen.propose(kind, points), points)
@@ -257,7 +257,7 @@ class KindLevels:
         self._member = np.zeros(kinds.n_users, np.int32)
 
     def begin(self, planner: Joint, n: int) -> None:
-        """Plan the first n kinds; sessions that the plan does not use stay empty."""
+        """Plan the first n kinds as a sample, and use its sessions; unused sessions stay empty."""
         points = self._kinds.part(0, n)
         start, users, rate = points
         kind = np.arange(n, dtype=np.int32)
@@ -271,7 +271,7 @@ class KindLevels:
         self._apply(MoveProposals(kind, session[:, None], points))
 
     def improve(self, propose: Executor, low: int, high: int) -> int:
-        """Have moves of a range of kinds proposed, and apply them; return the number of moves."""
+        """Propose and apply moves of the kinds from `low` up to `high`; return the number of moves."""
         frozen = FrozenLevels(
             self.sessions, self.groups, self.parent, self._weights, low, self.session[low:high]
         )
@@ -285,7 +285,7 @@ class KindLevels:
         )  # fmt: skip
 
     def anneal(self, edges: list[int], planner: Joint, end: float | None) -> None:
-        """Move kinds by simulated annealing, part by part; undo all of it if the cost is not lower."""
+        """Move kinds by simulated annealing, one range of kinds after the other; undo all if not cheaper."""
         n, size = len(self.session), self._kinds.size
         entries = int(size.sum())
         times = min(TIMES, VISITS // (len(edges) - 1))
@@ -309,11 +309,11 @@ class KindLevels:
 
     @property
     def _arrays(self) -> list[NDArray[Any]]:
-        """The arrays that moves change."""
+        """The arrays that moves of kinds and sessions change, to save and restore them."""
         return [*self.sessions, *self.groups, self.session, self.parent, self._member]
 
     def _anneal_part(self, low: int, high: int, n: int, heats: tuple[float, float], random: Any) -> None:
-        """Make n random moves of a range of kinds, between two temperatures."""
+        """Make n random moves of kinds from `low` up to `high`, between the temperatures of `heats`."""
         points = self._kinds.part(low, high)
         session = self.session[low:high].astype(np.int64)
         start, users, _ = points
@@ -336,7 +336,7 @@ class KindLevels:
 
     @property
     def _rules(self) -> Limits:
-        """Limits that are never broken."""
+        """Limits that permit every move, in the form that kernels require."""
         free, before = np.full(len(self.parent), -1), np.zeros((0, 0), np.uint8)
         return self._member, before, np.full(3, np.inf), np.zeros(5), free[:0], free, np.zeros(0)
 
@@ -349,7 +349,7 @@ class KindLevels:
 
 @dataclass(frozen=True, slots=True)
 class FrozenLevels:
-    """The state at the start of a batch of kinds; pickled, it has two bits per subscriber and session.
+    """The state at the start of a batch of kinds, sent to workers with two bits per subscriber and session.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ class FrozenLevels:
     session: Numbers
 
     def propose(self, kind: Ints | Numbers, points: Rows) -> Numbers:
-        """Return for some kinds of the batch the sessions where they cost less, as in `MoveProposals`."""
+        """Return cheaper sessions for some kinds of the batch, the best first, as in `MoveProposals.to`."""
         to = np.empty((len(kind), CHOICES), np.int32)
         own = self.session[kind - self.low]
         proposals.propose(points, self.weights, own, self.parent, self.sessions, self.groups, to)
@@ -383,25 +383,25 @@ class FrozenLevels:
 
 
 def _pack_bits(state: State) -> tuple[Any, ...]:
-    """Return a state in few bytes: flags of members, and of members by a single flow."""
+    """Pack a state of clusters: bits of members, and of members that want a single flow of the cluster."""
     count, flag, size, theta = state
     return flag.shape, np.packbits(flag), np.packbits(count == 1), size, theta
 
 
 def _unpickle(sessions: tuple[Any, ...], groups: tuple[Any, ...], *rest: Any) -> FrozenLevels:
-    """Return an unpickled state."""
+    """Rebuild a `FrozenLevels` from packed bits."""
     return FrozenLevels(_unpack_bits(*sessions), _unpack_bits(*groups), *rest)
 
 
 def _unpack_bits(shape: tuple[int, int], flags: Any, alone: Any, size: Any, theta: Any) -> State:
-    """Return a state from its packed bits, with 2 for every count above 1."""
+    """Rebuild a state of clusters from packed bits; a count above 1 becomes 2."""
     n = shape[0] * shape[1]
     flag, one = (np.unpackbits(bits, count=n).reshape(shape) for bits in (flags, alone))
     return cast("NDArray[np.int32]", 2 * flag - one), flag, size, theta
 
 
 def _part_edges(size: Ints, most: int) -> list[int]:
-    """Return the indices that cut the kinds into parts of at most about `most` subscriber entries.
+    """Return the indices that cut the kinds into ranges with at most about `most` subscribers in all.
 
     >>> _part_edges(np.full(100, 10), 400)
     [0, 33, 66, 100]
@@ -414,13 +414,13 @@ def _part_edges(size: Ints, most: int) -> list[int]:
 
 
 def _batch_end(size: Ints, low: int, entries: int) -> int:
-    """Return the end of a batch from `low` on with about `entries` subscriber entries: at least one kind."""
+    """Return where a batch of kinds from `low` ends: at least one kind, about `entries` subscribers."""
     reached = np.searchsorted(np.cumsum(size[low:]), entries, side="right")
     return low + max(1, int(reached))
 
 
 def _batch_edges(size: Ints, most: int) -> list[int]:
-    """Return the indices that cut the kinds into batches of similar size, at most about `most` entries.
+    """Cut the kinds into batches of similar size, with at most about `most` subscribers in all.
 
     >>> _batch_edges(np.full(4096, 10), 20_000)
     [0, 1365, 2730, 4096]

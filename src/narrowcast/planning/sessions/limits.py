@@ -77,7 +77,7 @@ class GroupLimits:
 
     @property
     def given(self) -> bool:
-        """Whether there are any limits."""
+        """Whether any limit on groups is given."""
         return self.pinned is not None or bool(np.isfinite(self.most).any())
 
     def check(self, interest: Interest, groups: Ints, direct: NDArray[np.bool_] | None = None) -> Ints:

@@ -1,4 +1,8 @@
-"""The state of a two-level plan, and the moves that lower its cost while limits are kept."""
+"""The state of a two-level plan, and the moves that lower its cost while limits are kept.
+
+An open flow has no session yet. A pair is a subscriber and a wanted flow. A change is a subscriber's joining
+or leaving a group.
+"""
 
 from __future__ import annotations
 
@@ -114,11 +118,11 @@ class TwoLevels:
 
     @property
     def _rules(self) -> Rules:
-        """The limits, as kernels read them."""
+        """The limits and their penalties, as kernels read them."""
         return self._member, self._before, self._most, self._weight, self._pin, self._anchor, self._wants
 
     def _count(self) -> None:
-        """Recompute all counts, without accumulated rounding errors."""
+        """Recompute the members and rates of sessions and groups, without accumulated rounding errors."""
         self.below.recount()
         joint.count_groups(self.below.state, self.parent, self.above.state, self._member)
 
@@ -151,7 +155,7 @@ class TwoLevels:
         self._count()
 
     def remember(self) -> None:
-        """Count changes from the current state on."""
+        """Start to count groups joined and left from the current state on."""
         self._before = self.above.flag.copy()
 
     @property
@@ -161,7 +165,7 @@ class TwoLevels:
 
     @property
     def limited(self) -> bool:
-        """Whether there are limits."""
+        """Whether there are limits on memberships, members or rates of groups."""
         return bool(np.isfinite(self._most).any())
 
     def fix(self, session: Ints) -> None:
@@ -198,15 +202,15 @@ class TwoLevels:
 
     @property
     def _mean_cost(self) -> float:
-        """Mean cost of a flow."""
+        """Mean filtering cost of a flow, the unit of temperatures."""
         return self.cost / max(1, len(self.points))
 
     def _proposals(self, sweeps: int | None) -> int:
-        """Return the number of proposals in each part of the annealing."""
+        """Return the number of random moves proposed in each part of the annealing."""
         return proposals_of(sweeps, len(self.points), self.points.sets.index.size) // _PARTS
 
     def cool(self, sweeps: int | None, end: float | None, *, change: float) -> None:
-        """Move by annealing with a price on joining and leaving groups; limits are kept.
+        """Move flows by simulated annealing with a price on joining and leaving groups; limits are kept.
 
         It takes a quarter of the time of `improve`.
         """
@@ -215,13 +219,13 @@ class TwoLevels:
         self.settle(end, change=change)
 
     def settle(self, end: float | None, *, change: float) -> None:
-        """Descend with a price on joining and leaving groups; never break a limit that currently holds."""
+        """Move flows by greedy descent with a price on changes; never break a limit that currently holds."""
         self.penalize_excess(_LIMIT_PENALTY)
         self.descend(end, change=change, direct=self.direct_penalty)
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The order of states, lowest best: by pairs sent directly, then by cost."""
+        """Key to compare states, lowest best: pairs sent directly, then cost."""
         return self.direct, self.cost
 
     def _enforce_limits(self, proposals: int, unit: float, end: float | None) -> None:
@@ -246,7 +250,7 @@ class TwoLevels:
             self.descend(end)
 
     def _anneal(self, proposals: int, unit: float, end: float | None) -> None:
-        """Move at random, uphill moves becoming rarer; penalties follow how well limits are kept."""
+        """Move flows at random with falling temperature; penalties for broken limits adapt meanwhile."""
         wanted = self._flows_of_subscribers()
         for part, pair in enumerate(pairwise(temperatures(unit, _PARTS))):
             if end is not None and time.monotonic() >= end:
@@ -300,7 +304,7 @@ class TwoLevels:
         done = False
 
         def inside(user: int) -> tuple[Ints, Ints]:
-            """Return the flows of a subscriber that are in groups, and these groups."""
+            """Return the subscriber's flows that are sent to groups, and the group of each."""
             mine = flows[start[user] : start[user + 1]].astype(np.int64)
             mine = mine[self.session[mine] >= 0]
             return mine, self.parent[self.session[mine]]
@@ -319,7 +323,7 @@ class TwoLevels:
         return done
 
     def _move_cheapest(self, ways: list[Ints]) -> bool:
-        """Move the set of flows out of its group for which that costs least; return whether one moved."""
+        """Try several sets of flows, and move the one out of its group for which that costs least, if any."""
         rest = (self.session, self.parent, self.below.state, self.above.state)
         best, least = None, 0.0
         for some in ways:
@@ -380,7 +384,7 @@ class TwoLevels:
         self._weight[3:] = 0.0
 
     def _merge(self) -> None:
-        """Merge groups of subscribers in too many, until limits hold or no two groups can be merged."""
+        """Merge groups of a subscriber that is in too many, until limits hold or none can be merged."""
         fixed = np.bincount(self.parent[self.session[self._pin >= 0]], minlength=len(self.above.size)) > 0
         while (over := self._member - self._most[0]).max(initial=0) > 0:
             flag, size, theta = self.above.flag, self.above.size, self.above.theta
@@ -465,7 +469,7 @@ def temperatures(unit: float, parts: int) -> list[float]:
 
 
 def _cheapest(number: Ints, cost: Doubles) -> int:
-    """Return the number whose costs have the least sum.
+    """Return the number for which the sum of costs is least; numbers may repeat.
 
     >>> _cheapest(np.array([4, 2, 4]), np.array([1.0, 3.0, 1.0]))
     4

@@ -1,4 +1,8 @@
-"""Planning from an earlier plan, with a limit on the groups that subscribers join and leave."""
+"""Planning from an earlier plan, with a limit on the groups that subscribers join and leave.
+
+A change is a subscriber's joining or leaving a group. A descent moves flows and sessions while that lowers
+the cost plus a price for each change.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +126,7 @@ class WarmStart:
 
 
 def n_added(name: str, asked: int | None, there: int) -> int:
-    """Return how many more groups or sessions are asked for than there are."""
+    """Return how many groups or sessions `asked` adds to the existing number."""
     if asked is not None and asked < there:
         raise ParameterError(
             f"{name}={asked}: must be at least {there}, as in the plan to start from; give more, or no start",
@@ -178,7 +182,7 @@ def within(
     states: list[SavedState] = []
 
     def descend(weight: float, start: SavedState | None = None) -> SavedState:
-        """Descend with a price on changes, from a state or from the current one."""
+        """Run a greedy descent with the price `weight` per change, from a saved state or the current one."""
         if start is not None:
             levels.restore(start.snapshot)
         levels.settle(end, change=weight)
@@ -186,7 +190,7 @@ def within(
         return states[-1]
 
     def cool(weight: float, _: SavedState | None = None) -> SavedState:
-        """Anneal with a price on changes, from the state that is best at this price."""
+        """Run simulated annealing with the price `weight` per change, from the best state at that price."""
         levels.restore(min(states, key=lambda state: state.rank(weight)).snapshot)
         levels.cool(sweeps, end, change=weight)
         found = best.record()
@@ -215,7 +219,7 @@ def within(
 
 
 def _spread(down: dict[float, SavedState], sweeps: int | None) -> list[float]:
-    """Return prices for annealing: those between which descents differed, and higher ones."""
+    """Return prices per change for annealing: those between which descents differed, and higher ones."""
     moves = {weight: down[weight].step.moves for weight in sorted(down) if weight > 0}
     if sweeps == 0 or not moves:
         return []
@@ -232,11 +236,11 @@ class SavedState(NamedTuple):
     snapshot: Snapshot
 
     def rank(self, weight: float) -> tuple[int, float]:
-        """Return the order of states at a price of a change, lowest best."""
+        """Return the key to compare states at a price per change, lowest best."""
         return self.step.direct, self.step.cost + weight * self.step.moves
 
     def saving(self, other: SavedState) -> tuple[int, float]:
-        """Return by how much another state has fewer pairs sent directly, and a lower cost."""
+        """Return how many fewer pairs another state sends directly, and how much lower its cost is."""
         return self.step.direct - other.step.direct, self.step.cost - other.step.cost
 
 
@@ -246,7 +250,7 @@ def _narrow(
     times: int,
     late: Callable[[], bool],
 ) -> None:
-    """Add states at prices in between, where the saving between two adjacent prices is largest."""
+    """Search at prices per change in between, where the saving between adjacent prices is largest."""
     for _ in range(times):
         gaps = [
             (found[heavy].saving(found[light]), heavy, light)
@@ -261,7 +265,7 @@ def _narrow(
 
 
 class _BestState:
-    """The best state within the allowed changes, and the steps of all states recorded."""
+    """The best state so far within the allowed number of changes, and the cost curve of all states seen."""
 
     def __init__(self, levels: TwoLevels, moves: float) -> None:
         self._levels, self._moves = levels, moves
@@ -300,5 +304,5 @@ class _BestState:
 
 
 def _order(step: SuccessionStep) -> tuple[int, float, int]:
-    """Return the order of steps, lowest best: pairs sent directly, then the cost, then changes."""
+    """Return the key to compare points of a cost curve, lowest best: pairs sent directly, cost, changes."""
     return step.direct, step.cost, step.moves

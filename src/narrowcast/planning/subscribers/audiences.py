@@ -1,4 +1,7 @@
-"""Clusters of subscribers that receive everything any member wants, and moves that lower their cost."""
+"""Clusters of subscribers that receive everything any member wants, and moves that lower their cost.
+
+Each subscriber is in one cluster. A want is a pair of a subscriber and a flow it wants.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _MOST = 4 << 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberCounts:
-    """Member counts of clusters; counts of disjoint sets of subscribers can be added.
+    """How many members each cluster has, and how many want each flow; counts of disjoint sets can be added.
 
     Parameters
     ----------
@@ -47,7 +50,7 @@ class MemberCounts:
 
     @classmethod
     def of(cls, rows: Rows, cluster: Ints, shape: tuple[int, int]) -> Self:
-        """Count the members of clusters.
+        """Count the members of each cluster, and those that want each flow.
 
         Parameters
         ----------
@@ -72,7 +75,7 @@ class MemberCounts:
 
     @classmethod
     def from_table(cls, table: pa.Table, shape: tuple[int, int]) -> Self:
-        """Return the counts of a table by `to_table`, with rows in any order."""
+        """Return the counts in a table made by `to_table`; its rows may be in any order."""
         flow, cluster, n = (table[name].to_numpy() for name in ("flow", "cluster", "n"))
         wanted = flow >= 0
         count, size = np.zeros(shape, np.int32), np.zeros(shape[1], np.int64)
@@ -125,7 +128,7 @@ class SubscriberClusters:
         return cls(wanted_rows(interest.wants), np.array(interest.rate), n_clusters, balance)
 
     def set_capacity(self, n: int) -> None:
-        """Limit the members of each cluster to what the balance permits for n subscribers in all."""
+        """Limit the members of each cluster to what the balance permits for n subscribers in total."""
         self.most = np.full(len(self.size), most_of(n, len(self.size), self.balance))
 
     @property
@@ -137,7 +140,7 @@ class SubscriberClusters:
         return self.count, self.step, self.size, self.union
 
     def count_in(self, q: float = 1.0) -> None:
-        """Recount members, where each want counts with probability q."""
+        """Recount the members that want each flow, as if each of their wants existed with probability q."""
         self.part = _parts(q, len(self.cluster))
         moves.count_in(self.indptr, self.index, self.cluster, self.count, self.size)
         moves.sum_up(self.weight, self.part, *self._state)
@@ -154,7 +157,7 @@ class SubscriberClusters:
         return self
 
     def tally(self) -> MemberCounts:
-        """Return the member counts of this state's subscribers."""
+        """Return how many of this state's subscribers are in each cluster, and how many want each flow."""
         return MemberCounts.of((self.indptr, self.index), self.cluster, self.count.shape)
 
     @property
@@ -188,7 +191,7 @@ class SubscriberClusters:
         self.count_in()
 
     def fill(self, order: Ints) -> None:
-        """Assign subscribers without a cluster, one by one, to where they cost least."""
+        """Put each subscriber without a cluster, in the given order, into the one where it costs least."""
         if len(order) and len(self.size):
             moves.place(order, *self._wants, self.most, self.cluster, *self._state)
 
@@ -207,7 +210,7 @@ class SubscriberClusters:
 
 
 def wanted_rows(wants: Relation) -> Rows:
-    """Return a relation in compressed rows, as kernels read it."""
+    """Return the flows of each subscriber in compressed rows, as the kernels require."""
     return wants.indptr.astype(np.int64), wants.indices.astype(np.int32)
 
 
@@ -224,5 +227,5 @@ def most_of(n: int, n_clusters: int, balance: float | None) -> int:
 
 
 def _parts(q: float, most: int) -> Doubles:
-    """Return the weight of a flow by the number of members that want it, each with probability q."""
+    """Return, for m = 0 to `most`, the chance that one of m members wants a flow, each with probability q."""
     return np.asarray(1 - (1 - q) ** np.arange(most + 2, dtype=np.float64), np.float64)

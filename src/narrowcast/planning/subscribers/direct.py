@@ -1,4 +1,4 @@
-"""The planner `direct`: clusters of subscribers with few unwanted messages (tariq2012, improved)."""
+"""The planner `direct`: each subscriber in one cluster, with few unwanted messages (tariq2012, improved)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Direct(BasePlanner):
         return self
 
     def _continue_plan(self, interest: Interest, order: Ints, label: Ints, n_clusters: int) -> Ints:
-        """Return the cluster of each subscriber in the numbering of the earlier plan, within `moves`."""
+        """Return each subscriber's cluster, numbered as in the earlier plan and within the limit `moves`."""
         assert self.start is not None
         earlier = EarlierClusters.of(self.start, interest)
         number = earlier.numbers(label, n_clusters)
@@ -173,7 +173,7 @@ class Direct(BasePlanner):
         return found
 
     def _soften(self, clusters: SubscriberClusters, some: Ints) -> None:
-        """Move subscribers with wants counting in full, then in part; keep the better result."""
+        """Move subscribers to cheaper clusters, with full wants and with probabilities; keep the better."""
         clusters.settle(some, self.passes)
         full, cost = clusters.cluster.copy(), clusters.cost
         for q in probabilities_below_1(self.soft, len(some) / max(len(clusters.size), 1)):
@@ -187,7 +187,7 @@ class Direct(BasePlanner):
 
 
 def probabilities_below_1(soft: float, members: float) -> list[float]:
-    """Return the probabilities below 1 with which wants count, ascending.
+    """Return the values below 1 of the probability q with which wants count, ascending: see `Direct`.
 
     Examples
     --------

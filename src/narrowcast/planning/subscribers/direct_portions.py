@@ -1,9 +1,10 @@
 """The planner `direct` for large inputs: portions of the subscribers move independently, in rounds.
 
-Each portion runs the same steps (`PlacePortion`, then `MovePortion`) on member counts that are current at the
-start of a round; counts of portions are added between rounds. `cluster_portions` is the loop. Where portions
-are stored, and how a step runs on them, is up to its executor: `in_portions` has them in this process,
-`narrowcast.spark.planning.large_direct` in the rows of a Spark table.
+A portion is a subset of the subscribers that fits in memory. In a round, all portions run the same step on
+the member counts at the start of the round: `PlacePortion` puts their subscribers into clusters,
+`MovePortion` moves them to cheaper clusters. Counts of portions are added between rounds. `cluster_portions`
+is the loop. Where portions are stored, and how a step runs on them, is up to its executor: `in_portions` has
+them in this process, `narrowcast.spark.planning.large_direct` in the rows of a Spark table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlacePortion:
-    """Assigns the subscribers of a portion to the clusters where they cost least, next to a sample of all.
+    """Puts a portion's subscribers into the clusters of a sample where they cost least.
 
     Each portion keeps the balance by itself, so that all together keep it.
 
@@ -65,7 +66,7 @@ class PlacePortion:
         return self.sample.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:  # noqa: ARG002
-        """Return the cluster of each subscriber, given the flows that each wants."""
+        """Return the cluster of each subscriber of a portion, given the flows that each wants."""
         n, k = len(rows[0]) - 1, len(self.sample.size)
         scaled = MemberCounts(self.sample.count, np.rint(self.times * self.sample.size).astype(np.int64))
         found = SubscriberClusters(rows, self.weight, k).with_counts(
@@ -109,7 +110,7 @@ class MovePortion:
         return self.tally.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:
-        """Return each subscriber's new cluster, given the flows it wants and its cluster so far."""
+        """Return the new cluster of each subscriber of a portion, given its flows and its current cluster."""
         found = SubscriberClusters(rows, self.weight, len(self.tally.size))
         found.cluster[:] = cluster
         found.with_counts(self.tally, quota_of(self.free, portion, self.n_portions, self.turn), self.q)
@@ -135,7 +136,7 @@ def cluster_portions(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> tuple[MemberCounts, list[int]]:
-    """Cluster a sample, assign all subscribers next to it, and move them in rounds.
+    """Cluster a sample of subscribers, add all others to its clusters, and move subscribers in rounds.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ def cluster_portions(
 
 
 def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
-    """Return how many new members a portion may add to each cluster; portions share the free places.
+    """Return how many members one portion may add to each cluster; portions share the free places.
 
     Examples
     --------
@@ -192,7 +193,7 @@ def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
 
 
 def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int = ROUNDS) -> list[float]:
-    """Return the probability with which wants count in each round; the last rounds end when few move.
+    """Return for each round the probability with which wants count; the last rounds end if few move.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int
 
 
 def tally_of_sample(planner: Direct, sample: Interest, n: int) -> MemberCounts:
-    """Return the member counts of a planner's clusters of a sample, as many clusters as for n subscribers."""
+    """Plan a sample with as many clusters as for n subscribers, and count the members of these clusters."""
     assert planner.channels is not None
     found = SubscriberClusters.of(sample, min(planner.channels, n))
     found.cluster[:] = planner.fit(sample).plan_.listens.indices
@@ -220,7 +221,7 @@ def tally_of_sample(planner: Direct, sample: Interest, n: int) -> MemberCounts:
 def in_portions(
     interest: Interest, planner: Direct, n_portions: int, *, sample: int, rounds: int = ROUNDS
 ) -> Ints:
-    """Return the cluster of each subscriber by `cluster_portions`, with all portions in this process.
+    """Run `cluster_portions` with all portions in this process; return each subscriber's cluster.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ def matched_labels(old: ArrayLike, new: ArrayLike) -> Ints:
 
 
 def numbers_of(old: ArrayLike, new: ArrayLike, n_clusters: int = 0) -> Ints:
-    """Return the number of each new cluster, as for `matched_labels`.
+    """Return a number for each new cluster, so that the fewest members change their cluster's number.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def numbers_of(old: ArrayLike, new: ArrayLike, n_clusters: int = 0) -> Ints:
 
 
 def _labels(name: str, label: ArrayLike) -> Ints:
-    """Return labels as an array; refuse labels that are not integers of at least -1."""
+    """Return cluster numbers as an array; refuse values that are not integers of at least -1."""
     number = np.asarray(label)
     if number.ndim != 1 or (number.size and not np.issubdtype(number.dtype, np.integer)):
         raise ParameterError(

@@ -32,7 +32,7 @@ _TURNS, _PASSES = 200, 20
 
 
 def check_start(start: ChannelPlan | None, channels: int | None, method: str) -> int:
-    """Check the start, and return the number of clusters: `channels` if given, else the earlier plan's.
+    """Check an earlier plan, and return the number of clusters: `channels`, or as many as in that plan.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class EarlierClusters:
         return numbers_of(self.cluster, label, n_clusters)
 
     def moved(self, label: Ints) -> int:
-        """Return the number of subscribers in another cluster than before."""
+        """Return how many subscribers are in another cluster than in the earlier plan."""
         return int(np.count_nonzero((self.cluster >= 0) & (self.cluster != label)))
 
     def unmoved(
@@ -164,5 +164,5 @@ class EarlierClusters:
             clusters.settle(free, _PASSES)
 
     def succession(self, label: Ints, kept: float, cost: float) -> Succession:
-        """Return the change from the earlier clusters, given the costs without moves and now."""
+        """Return the change from the earlier clusters, given the costs without moves (`kept`) and now."""
         return Succession(int(np.count_nonzero(self.cluster >= 0)), self.moved(label), kept, cost)

@@ -1,4 +1,9 @@
-"""The planner `cover`: overlapping clusters, made and chosen in turns for the least overall cost."""
+"""The planner `cover`: overlapping clusters of flows for the least overall cost.
+
+A cluster is a set of flows that share a channel; a subscriber may be a member of several. Subscribers that
+want the same flows are of one kind, and are planned together. A direct subscriber of a flow gets it outside
+of clusters.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ _PASSES, _FEW = 30, 4
 
 
 class Cover(BasePlanner):
-    """Plans for the overall cost, with all interests known in one place; the product's answer to tamara2007.
+    """Plans overlapping clusters for the overall cost, with all interests known in one place.
 
     Initial clusters are the interests of randomly drawn subscribers. Then, in turns, each subscriber chooses
     the clusters that save for it and takes its other flows directly, and each cluster takes the flows that
@@ -148,7 +153,7 @@ class Cover(BasePlanner):
         )
 
     def with_time_share(self, share: float) -> Cover:
-        """Return a copy with a share of the time limit."""
+        """Return a copy of the planner whose time limit is a share of the limit of this one."""
         found = copy(self)
         found.seconds = None if self.seconds is None else share * self.seconds
         return found
@@ -177,7 +182,7 @@ class Cover(BasePlanner):
         return found, kind
 
     def _rounds(self, found: CoverState) -> int:
-        """Return the number of rounds."""
+        """Return the number of rounds in which new clusters are drawn: fewer for more wanted pairs."""
         if self.rounds is not None:
             return self.rounds
         return max(1, min(_ROUNDS, _PAIRS // max(1, len(found.rows[1]))))

@@ -1,11 +1,13 @@
 """The planner `cover` for large inputs: subscribers choose clusters independently, and counts are added.
 
-With costs in proportion to members no choice depends on other choices. So subscribers choose in any number
-of chunks (`CandidateClusters.choose`), each chunk is counted (`counts_of`), and counts are added
-(`ChoiceCounts.merged`): the members of each cluster, and for each of its flows the members that get it from
-no other cluster. From these counts each cluster gets the flows that pay (`CandidateClusters.refit`). A
-pair of subscriber and flow that several clusters could serve is counted for one of them, so that expected
-savings are real; counts are integers, so that chunks and their order make no difference.
+A cluster is a set of flows that share a channel. If costs are proportional to the number of members, the
+choice of one subscriber does not depend on those of others. So the subscribers are divided into chunks: in
+each chunk they choose clusters (`CandidateClusters.choose`) and are counted (`counts_of`), and the counts of
+all chunks are added (`ChoiceCounts.merged`): the members of each cluster, and for each of its flows the
+members that get it from no other cluster. From these counts each cluster gets the flows that pay
+(`CandidateClusters.refit`). A pair of subscriber and flow that several clusters could serve is counted for
+one of them, so that expected savings are real; counts are integers, so that chunks and their order make no
+difference.
 
 `choose_in_rounds` is the loop. Where subscribers are stored, and how they are counted, is up to its executor:
 `in_rounds` has them in this process, `narrowcast.spark.planning.large_cover` in the rows of a Spark table.
@@ -73,7 +75,7 @@ class CandidateClusters:
 
     @classmethod
     def none(cls, model: Overall, frequency: Doubles) -> Self:
-        """Return an instance without clusters."""
+        """Return an instance without clusters, in which all subscriptions are direct."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, model, frequency)
 
     @classmethod
@@ -86,7 +88,7 @@ class CandidateClusters:
         return cls(cluster, flow, len(found.live), model, model.frequencies(sample))
 
     def choose(self, rows: Rows) -> CoverState:
-        """Return the state of some subscribers in the clusters that they choose."""
+        """Return the state after each of some subscribers has chosen its clusters; `rows` has their flows."""
         found = CoverState(rows, self.model, self.frequency, self.n)
         found.begin(np.split(self.flow, np.cumsum(np.bincount(self.cluster, minlength=self.n))[:-1]))
         return found
@@ -101,7 +103,7 @@ class CandidateClusters:
         return total + float((counts.members[inside] * (1 + rate) + flows + hand * rate).sum())
 
     def refit(self, counts: ChoiceCounts) -> CandidateClusters:
-        """Return clusters with the flows that pay, without clusters that do not pay."""
+        """Return the clusters with only the flows that lower the cost, and without clusters that raise it."""
         f, members, n_flows = self.frequency, counts.members, len(self.frequency)
         cluster, flow, n = (np.append(a, b) for a, b in zip(counts.need, counts.free, strict=True))
         pays = n * (1 + f[flow]) > members[cluster] * f[flow] + 1 + self.model.cost_n * f[flow]
@@ -118,7 +120,7 @@ class CandidateClusters:
 
 
 class ChoiceCounts(NamedTuple):
-    """Counts of the choices of all subscribers.
+    """How many subscribers chose each cluster, and need each flow from it or directly.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ class ChoiceCounts(NamedTuple):
 
     @classmethod
     def merged(cls, table: pa.Table, n_clusters: int, n_flows: int) -> Self:
-        """Add up tables by `counts_of`, with rows in any order."""
+        """Add up the tables that `counts_of` returned for all chunks; their rows may be in any order."""
         what, cluster, flow, n = (table[name].to_numpy() for name in ("what", "cluster", "flow", "n"))
 
         def sums(of: int) -> tuple[Ints, Ints, Ints]:
@@ -153,14 +155,17 @@ class ChoiceCounts(NamedTuple):
 
 
 def _summed(place: Ints, n: Ints, length: int) -> Ints:
-    """Return the sum of the numbers at each place."""
+    """Return an array of the given length with the sum of the numbers that belong at each index."""
     found = np.zeros(length, np.int64)
     np.add.at(found, place, n)
     return found
 
 
 def counts_of(found: CoverState, turn: int) -> pa.Table:
-    """Return a table of `what`, `cluster`, `flow` and `n`: the counts of subscribers that have chosen."""
+    """Return the counts of a chunk of subscribers after their choice: `what`, `cluster`, `flow` and `n`.
+
+    `turn` selects for which cluster a pair is counted that several clusters could serve.
+    """
     wanted, count, n_flows = found.rows[1], found.state[2], len(found.direct)
     owner = np.empty(len(wanted), np.int32)
     kernels.owners(found.rows, found.state, turn, owner)
@@ -178,7 +183,7 @@ def counts_of(found: CoverState, turn: int) -> pa.Table:
 
 
 def _counts(what: int, cluster: Ints, flow: Ints, n: Ints) -> pa.Table:
-    """Return counts of one sort as a table."""
+    """Return counts of one value of the column `what` as a table."""
     columns = {"what": np.full(len(n), what), "cluster": cluster, "flow": flow}
     return pa.table({**{name: each.astype(np.int32) for name, each in columns.items()}, "n": n})
 
@@ -191,7 +196,7 @@ class ChosenClusters(NamedTuple):
     cost: float
 
     def numbered(self, channels: int | None) -> ChannelNumbers:
-        """Return up to `channels` channels: clusters with members, then flows of most direct subscribers."""
+        """Assign up to `channels` channels: to clusters, then to flows with the most direct subscribers."""
         live, own = np.flatnonzero(self.counts.members), np.flatnonzero(self.counts.direct)
         if channels is not None:
             room = max(0, channels - len(live))

@@ -1,4 +1,8 @@
-"""The state of the planner `cover`: overlapping clusters of flows, their members, direct subscriptions."""
+"""The state of the planner `cover`: overlapping clusters of flows, their members, and direct subscriptions.
+
+A cluster is a set of flows that share a channel. A subscriber gets a flow from a cluster it is a member of,
+or by a direct subscription. Subscribers that want the same flows are of one kind.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +86,9 @@ class CoverState:
 
     @classmethod
     def of(cls, interest: Interest, model: Overall, room: int, *, times: int = 1) -> tuple[Self, Ints]:
-        """Return a state without clusters, and the kind of each subscriber.
+        """Return a state without clusters for an interest, and for each subscriber the number of its kind.
 
-        Each subscriber counts `times` times.
+        Each subscriber counts `times` times, for an interest that is a sample.
         """
         order = _order(interest)
         wants = interest.wants[order]
@@ -109,7 +113,7 @@ class CoverState:
 
     @property
     def live(self) -> Ints:
-        """The clusters with flows."""
+        """Numbers of the clusters that have flows."""
         return np.flatnonzero(self.state[6])
 
     @property
@@ -118,7 +122,7 @@ class CoverState:
         return cover.total(self.growths, self.state)
 
     def within(self, channels: int | None) -> float:
-        """Return the overall cost with a limit on channels, where the rest goes by unicast."""
+        """Return the overall cost with at most `channels` channels; other direct subscriptions by unicast."""
         left = self._left(channels)
         keep, _, send, _, frequency = self.growths
         alone = keep[1] + frequency[left] * send[1] if len(left) else np.zeros(0)
@@ -126,7 +130,7 @@ class CoverState:
         return self.total + float((n * alone - keep[n] - frequency[left] * send[n]).sum())
 
     def _left(self, channels: int | None) -> Ints:
-        """Return the flows with direct subscribers that get no channel: those that save least by one."""
+        """Return the flows with direct subscribers that get no channel: those for which one saves least."""
         some = np.flatnonzero(self.direct)
         if channels is None or len(some) == 0:
             return some[:0]
@@ -162,7 +166,7 @@ class CoverState:
         return [wanted[start[u] : start[u + 1]] for u in kinds.tolist()]
 
     def settle(self, passes: int) -> float:
-        """Let clusters choose flows and subscribers clusters, in turns while that saves; return the cost."""
+        """Let clusters choose flows, and subscribers clusters, in turns while that saves; return the cost."""
         now = self.total
         for _ in range(passes):
             was = now
@@ -194,7 +198,7 @@ class CoverState:
         return cover.prune(*args, below, change), change
 
     def _lists(self) -> Lists:
-        """Return the clusters of each flow in compressed rows."""
+        """Return, for each flow, the clusters that contain it, in compressed rows."""
         start = np.zeros(self.has.shape[1] + 1, np.int64)
         return start, cover.clusters_of_flows(self.has, start)
 

@@ -95,7 +95,7 @@ def _number_flows(batches: Iterator[pa.RecordBatch], flows: Broadcast[Labels]) -
 
 
 def size_of(rows: DataFrame) -> tuple[int, int]:
-    """Return the number of rows, and of wanted pairs in them."""
+    """Return the number of subscribers in a table of `rows_of`, and of their wanted pairs."""
     from pyspark.sql import functions as sf
 
     [found] = rows.agg(sf.count("*").alias("n"), sf.sum(sf.size("flows")).alias("pairs")).collect()
@@ -125,7 +125,7 @@ def sample_of(rows: DataFrame, share: float, rate: Doubles) -> Interest:
 
 
 def flows_in(table: pa.Table) -> pa.ChunkedArray:
-    """Return the column `flows` with the type that Spark requires of a worker's result.
+    """Return the column `flows` of a table with the Arrow type that Spark requires of workers.
 
     Arrow's types of lists with and without nulls in them differ, and Spark refuses the wrong one.
     """
@@ -133,13 +133,13 @@ def flows_in(table: pa.Table) -> pa.ChunkedArray:
 
 
 def wants_in(table: pa.Table, n_flows: int) -> Relation:
-    """Return the column `flows` as a sparse boolean matrix of rows x flows."""
+    """Return the column `flows` as a sparse boolean matrix of subscribers x flows."""
     start, index = lists_of(table)
     return relation(csr_array((np.ones(len(index), np.bool_), index, start), shape=(len(start) - 1, n_flows)))
 
 
 def lists_of(table: pa.Table) -> tuple[Ints, NDArray[np.int32]]:
-    """Return the column `flows` as arrays for kernels: the start of each list, and all lists concatenated."""
+    """Return the column `flows` as arrays for kernels: the start of each list, and the lists concatenated."""
     lists = table["flows"].combine_chunks()
     start = lists.offsets.to_numpy().astype(np.int64)
     return start - start[0], np.array(lists.flatten().to_numpy(zero_copy_only=False), np.int32)

@@ -1,8 +1,9 @@
 """The executor of the planner `cover` on Spark, for an interest that is too large for the driver.
 
-The interest of each subscriber is one row of a Spark table, and is not collected. Workers let subscribers
-choose clusters, and only counts of the choices reach the driver. The choice, the counts and the loop are in
-`narrowcast.planning.topics.cover_rounds`.
+A cluster is a set of flows that share a channel; a subscriber may join several, and gets its other flows
+directly. The interest of each subscriber is one row of a Spark table, and is not collected. Workers let
+subscribers choose clusters, and only counts of the choices reach the driver. The choice, the counts and the
+loop are in `narrowcast.planning.topics.cover_rounds`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _COUNTED = "what int, cluster int, flow int, n bigint"
 
 @dataclass(frozen=True, slots=True)
 class CoverPlan:
-    """A plan whose memberships are Spark tables.
+    """A plan of `cover` whose memberships stay in Spark tables.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def plan_cover(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Iterator[CoverPlan]:
-    """Plan by `cover` on Spark; the result's tables are valid within the block.
+    """Plan overlapping clusters of flows on Spark; the tables of the result are valid within the block.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def _plan_sample(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> 
 
 
 class _Job:
-    """The choices of all subscribers, computed from their rows on Spark."""
+    """The rows of all subscribers, with broadcast variables, from which Spark computes their choices."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
@@ -178,7 +179,7 @@ class _Job:
         return ChoiceCounts.merged(table, candidates.n, len(candidates.frequency))
 
     def result(self, found: ChosenClusters, channels: int | None, flows: Labels, rate: Doubles) -> CoverPlan:
-        """Return the plan with the best clusters."""
+        """Return the plan with the best clusters found and their members, on at most `channels` channels."""
         numbers = found.numbered(channels)
         carries = pa.table({"flow": flows.take(numbers.carried), "channel": numbers.carrier.astype(np.int32)})
         names = pa.table(
@@ -202,7 +203,7 @@ class _Job:
 def _choose(
     batches: Iterator[pa.RecordBatch], candidates: CandidateClusters
 ) -> Iterator[tuple[pa.Table, CoverState]]:
-    """Yield tables of subscribers with the clusters that they choose."""
+    """Let the subscribers of each batch choose clusters; yield their rows and their state."""
     for table in chunks(batches, CHUNK):
         start, index = lists_of(table)
         yield table, candidates.choose((start, index, np.ones(table.num_rows, np.int64)))
@@ -211,7 +212,7 @@ def _choose(
 def _count(
     batches: Iterator[pa.RecordBatch], candidates: Broadcast[CandidateClusters], turn: int
 ) -> Iterator[pa.RecordBatch]:
-    """Count the choices of subscribers in a partition."""
+    """Count the subscribers of a partition that choose each cluster, and get each flow from it or directly."""
     for _, found in _choose(batches, candidates.value):
         yield from counts_of(found, turn).to_batches()
 
@@ -235,7 +236,7 @@ def _memberships(
 
 @dataclass(frozen=True, slots=True)
 class LargeCover:
-    """The planner `cover` on Spark, an entry of `LARGE_PLANNERS`."""
+    """Runs the planner `cover` on Spark, for an interest that is too large for the driver."""
 
     planner: Cover
     parameters: ClassVar[tuple[str, ...]] = (
@@ -243,7 +244,7 @@ class LargeCover:
     )  # fmt: skip
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Plan on Spark: see `LargePlanner.plan`."""
+        """Let the subscribers in Spark tables choose clusters of flows, and return the collected plan."""
         with plan_cover(frames, self.planner, limit=limit) as found:
             plan = found.plan()
             return LargePlan(plan, found.interest(plan), costs={"overall": found.cost})

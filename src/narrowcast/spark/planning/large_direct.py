@@ -1,9 +1,10 @@
 """The executor of the planner `direct` on Spark, for an interest that is too large for the driver.
 
-The interest of each subscriber is one row of a Spark table, and is not collected. Rows are divided into
-portions by a hash, so that the plan does not depend on how tables are partitioned. The steps on each portion
-and the loop are in `narrowcast.planning.subscribers.direct_portions`; only counts, which add up exactly, are
-exchanged between rounds.
+Each subscriber is put into one cluster, whose members receive all flows that any of them wants. The interest
+of each subscriber is one row of a Spark table, and is not collected. A hash divides the rows into portions,
+which move their subscribers independently of one another, so that the plan does not depend on how tables are
+partitioned. The steps on each portion and the loop are in `narrowcast.planning.subscribers.direct_portions`;
+only counts, which add up exactly, are exchanged between rounds.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ PORTION = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DirectPlan:
-    """A plan whose memberships are a Spark table.
+    """A plan of `direct` whose memberships stay in a Spark table.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def plan_direct(
     portion: int = PORTION,
     progress: Progress | None = None,
 ) -> Iterator[DirectPlan]:
-    """Plan by `direct` on Spark; the result's table is valid within the block.
+    """Cluster subscribers on Spark; the table of the result is valid within the block.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class _Job:
         self._broadcasts: list[Broadcast[Any]] = []
 
     def run(self, step: PlacePortion | MovePortion) -> tuple[MemberCounts, int]:
-        """Run a step on every portion; return the counts of clusters, and the number of moved subscribers."""
+        """Run a step on every portion; return the members of each cluster, and how many subscribers moved."""
         from pyspark import StorageLevel
 
         rows = self._placed.select("subscriber", "flows", "portion", "cluster")
@@ -195,7 +196,7 @@ class _Job:
 
 
 def _run_step(table: pa.Table, step: Broadcast[PlacePortion | MovePortion]) -> pa.Table:
-    """Run a step on the subscribers of a portion, ordered by name, and return them with new clusters."""
+    """Run a step on the subscribers of one portion, ordered by name; return them with their new clusters."""
     table = table.sort_by("subscriber")
     before = table["cluster"].to_numpy().astype(np.int64)
     cluster = step.value(lists_of(table), table["portion"][0].as_py(), before)

@@ -1,8 +1,9 @@
 """The executor of the planner `joint` on Spark, for an interest that is too large for the driver.
 
-Kinds of flows (flows with equal sets of users) are in Spark tables: see `pack_interest`. Workers propose
-moves of kinds between sessions; the driver has the members of each session, and makes the moves. Both steps
-and the loop are in `narrowcast.planning.sessions.joint_rounds`.
+Flows are planned in sessions, and sessions in groups. All flows with the same users (subscribers) are one
+kind; kinds are in Spark tables: see `pack_interest`. Workers propose moves of kinds between sessions; the
+driver has the members of each session, and makes the moves. Both steps and the loop are in
+`narrowcast.planning.sessions.joint_rounds`.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _propose_moves(frozen: FrozenLevels, found: PackedInterest) -> MoveProposals
 def _propose(
     batches: Iterator[pa.RecordBatch], state: Broadcast[tuple[FrozenLevels, Ints]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the kinds that would cost less in another session, with the best sessions for each."""
+    """Yield the kinds of flows that would cost less in another session, with the best sessions for each."""
     frozen, first = state.value
     for batch in batches:
         kind = first[batch.column("bucket").to_numpy()] + batch.column("rank").to_numpy()
@@ -122,13 +123,13 @@ def _propose(
 
 @dataclass(frozen=True, slots=True)
 class LargeJoint:
-    """The planner `joint` on Spark, an entry of `LARGE_PLANNERS`."""
+    """Runs the planner `joint` on Spark, for an interest that is too large for the driver."""
 
     planner: Joint
     parameters: ClassVar[tuple[str, ...]] = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Plan from the kinds of flows, on the driver if these fit there: see `LargePlanner.plan`."""
+        """Pack the interest into kinds of flows, and plan on the driver if these fit there, else on Spark."""
         with pack_interest(frames) as found:
             plan, interest = plan_packed(found, self.planner, limit=limit)
             return LargePlan(plan, interest, path="driver" if found.entries <= limit else "spark")

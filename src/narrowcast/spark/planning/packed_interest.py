@@ -80,7 +80,7 @@ class PackedInterest:
 
     @property
     def entries(self) -> int:
-        """The sum of the sizes of all kinds."""
+        """The total number of users of all kinds: pairs of a kind and a user."""
         return int(self.size.sum())
 
     def between(self, low: int, high: int) -> DataFrame:
@@ -147,7 +147,7 @@ def pack_interest(frames: InterestFrames) -> Iterator[PackedInterest]:
 
 
 def points_of(table: pa.Table) -> Points:
-    """Return `users` and `rate` as arrays for kernels: the start of each list, all lists, and the rates."""
+    """Return `users` and `rate` as arrays for kernels: the start of each list, the lists, and the rates."""
     if table.num_rows == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0)
     users = table["users"].combine_chunks() if isinstance(table, pa.Table) else table.column("users")
@@ -176,14 +176,14 @@ def _sets(interests: DataFrame, rates: DataFrame, subscribers: Broadcast[Labels]
 
 
 def _hash() -> Column:
-    """Return a column with the hash of the column `users`."""
+    """Return a column with a hash of the column `users`."""
     from pyspark.sql import functions as sf
 
     return sf.xxhash64("users").alias("hash")
 
 
 def _kinds(sets: DataFrame) -> DataFrame:
-    """Return `bucket`, `rank`, `users` and `rate` of each kind."""
+    """Return `bucket`, `rank`, `users` and `rate` of each kind, from the users and rate of each flow."""
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
@@ -201,7 +201,7 @@ def _kinds(sets: DataFrame) -> DataFrame:
 
 
 def _packed(subscribers: Labels, kinds: DataFrame, sets: DataFrame) -> PackedInterest:
-    """Return the packed interest; the driver collects the rate and size of each kind."""
+    """Collect the rate and size of each kind on the driver, and return the packed interest."""
     from pyspark.sql import functions as sf
 
     table = kinds.select("bucket", "rank", "rate", sf.size("users").alias("size")).toArrow()

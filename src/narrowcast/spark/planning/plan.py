@@ -152,7 +152,7 @@ def _large_planner(
 
 
 def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limit: int) -> PlanResult:
-    """Plan on Spark, and check that the plan serves every wanted pair."""
+    """Plan by a method for large interests on Spark, and check that the plan serves every wanted pair."""
     found = planner.plan(frames, limit=limit)
     with plainly("check the plan"):
         missed = false_exclusions(frames, found.plan).limit(3).collect()

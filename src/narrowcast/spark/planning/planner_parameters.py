@@ -94,7 +94,7 @@ def check_planner(
 
 
 def parameters_of(method: str) -> dict[str, inspect.Parameter]:
-    """Return the own parameters of a method, without those in `COMMON`."""
+    """Return the parameters that are specific to a method, without those that all methods have."""
     parameters = inspect.signature(PLANNERS[method]).parameters
     return {name: each for name, each in parameters.items() if name not in COMMON}
 

@@ -1,4 +1,8 @@
-"""Blocks of flows: the units that workers score, with the listeners that other blocks contribute."""
+"""Blocks of flows, whose costs workers compute one block at a time, and listeners of the baseline `hash`.
+
+A hash channel is a channel of the baseline `hash`. If its flows are in several blocks, a subscriber of a flow
+in one block also listens when flows of other blocks are sent.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class FlowBlocks:
 
     @classmethod
     def of_sizes(cls, sizes: Positions, channels: int, block_size: int) -> FlowBlocks:
-        """Assign blocks to groups of the given sizes: small groups share one, large ones get several.
+        """Assign blocks to groups of hash channels with `sizes` flows and pairs: small ones share a block.
 
         Examples
         --------
@@ -72,7 +76,7 @@ class FlowBlocks:
 
 
 def add_block(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
-    """Add a first column `block`, the block of each row's flow."""
+    """Add a first column `block`: the number of the block of each row's flow."""
     for batch in batches:
         block, _ = blocks.place(batch.column("flow"))
         columns, names = [pa.array(block), *batch.columns], ["block", *batch.schema.names]

@@ -1,4 +1,4 @@
-"""Bounding boxes of subscribers or subscriptions, over the numeric attributes of their filters."""
+"""Bounding boxes of subscribers or subscriptions: ranges of numeric attributes that contain all their filters."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def boxes_of(
 def _bounds(
     batches: Iterator[pa.RecordBatch], schema: Schema, numbers: list[int], by: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the boxes of each payload; a subscriber can have one in several payloads."""
+    """Yield the bounding boxes of the subscribers in each packed row; one may have boxes in several rows."""
     for payload in (each for batch in batches for each in batch.column("payload")):
         subscriptions = unpack(payload.as_buffer(), schema)
         if by == "subscription":

@@ -42,7 +42,7 @@ def match_broadcast(
 
 
 def ship(spark: SparkSession, matcher: IndexedMatcher) -> str:
-    """Send an index to all workers as a file, and return the name of this file in `SparkFiles`."""
+    """Write an index to a file that Spark copies to all workers; return the file's name in `SparkFiles`."""
     from pyspark import SparkFiles
 
     # In Spark's own folder, which exists as long as Spark runs.

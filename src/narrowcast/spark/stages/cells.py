@@ -1,4 +1,8 @@
-"""Interest in the cells of a grid: the rate of events in each cell, and its subscribers."""
+"""Interest in the cells of a grid: the rate of events in each cell, and its subscribers.
+
+A grid divides the values of some attributes into ranges, and so the event space into cells. A payload is a
+packed row with many compiled subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +128,7 @@ def cell_rates(events: DataFrame, grid: CellGrid) -> DataFrame:
 
 
 def _roots(events: DataFrame, grid: CellGrid) -> list[str]:
-    """Return the columns of events that hold the attributes of a grid."""
+    """Return the top-level columns of events that contain the attributes of a grid."""
     found: dict[str, None] = {}
     for name in grid.attributes:
         parts = name.lower().split(".")
@@ -142,7 +146,7 @@ def _roots(events: DataFrame, grid: CellGrid) -> list[str]:
 
 
 def _counts(batches: Iterator[pa.RecordBatch], names: list[str], grid: CellGrid) -> Iterator[pa.RecordBatch]:
-    """Count the events of each batch in each cell; `names` are the original names of the columns."""
+    """Yield how many events of each batch are in each cell; `names` are the original names of the columns."""
     schema = Schema.of({name: grid.schema[name] for name in grid.attributes})
     for batch in batches:
         found = EventBatch.from_arrow(batch.rename_columns(names), schema)
@@ -164,14 +168,14 @@ def _pairs(compiled: DataFrame, cells: DataFrame, grid: CellGrid) -> DataFrame:
 
 
 def _as_lists(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the cells of each batch as a single list."""
+    """Yield the cell numbers of each batch as one row with a list."""
     for batch in batches:
         cells = pa.ListArray.from_arrays(pa.array([0, batch.num_rows], pa.int32()), batch.column(0))
         yield pa.RecordBatch.from_arrays([cells], names=["cells"])
 
 
 def _intersect(batches: Iterator[pa.RecordBatch], grid: CellGrid) -> Iterator[pa.RecordBatch]:
-    """Yield the subscribers of each payload with the cells that their boxes meet."""
+    """Yield pairs of a subscriber and a cell for each payload: the cells that the subscriber's boxes meet."""
     for batch in batches:
         for payload, cell_list in zip(batch.column("payload"), batch.column("cells"), strict=True):
             subscriptions = unpack(payload.as_buffer(), grid.schema)
@@ -189,7 +193,7 @@ def _intersect(batches: Iterator[pa.RecordBatch], grid: CellGrid) -> Iterator[pa
 
 
 def _heaviest(rates: DataFrame, pairs: DataFrame, top: int) -> DataFrame:
-    """Return the rates of the `top` cells by rate times audience; runs a Spark job."""
+    """Return `flow`, `rate` of the `top` cells with the largest rate times audience; runs a Spark job."""
     from pyspark.sql import functions as sf
 
     audience = pairs.groupBy("flow").agg(sf.count("*").alias("audience"))

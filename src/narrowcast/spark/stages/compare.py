@@ -321,7 +321,7 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
 def _row(
     method: str, asked: int | None, trial: PlannerTrial, costs: Mapping[str, Cost], interest: Interest
 ) -> ComparedMethod:
-    """Return the row of a method from its trial and costs."""
+    """Return the result of a method with a limit on channels, from its trial and the costs of its plan."""
     if trial.plan is None:
         return ComparedMethod(method, asked, problem=trial.problem)
     return ComparedMethod(
@@ -345,12 +345,12 @@ def _direct_share(interest: Interest, plan: ChannelPlan) -> float:
 
 
 def _key(row: ComparedMethod) -> str:
-    """Return a name that is unique among the rows: the method, and the number of channels if given."""
+    """Return a unique name for a method with a limit on channels: its name, and the number if given."""
     return row.method if row.asked is None else f"{row.method} {row.asked}"
 
 
 def _rank(row: ComparedMethod, cost: str) -> tuple[Any, ...]:
-    """Return the sort key of a row: the ideal first, then by cost, failed methods last."""
+    """Return the sort key of a method's result: the ideal first, then by cost, failed methods last."""
     total = row.costs[cost].total if row.costs else 0.0
     if row.replayed is not None and row.replayed.improvement_pct is not None:
         total = row.replayed.cost

@@ -1,7 +1,7 @@
 """Compilation of filters into boxes on Spark. The result is packed: one row has thousands of subscriptions.
 
-Packed rows pass through Spark as bytes, so Spark does not convert them value by value, and a worker reads
-the subscriptions as Arrow columns.
+The subscriptions of a packed row are bytes, its payload. So Spark does not convert them value by value, and a
+worker reads them as Arrow columns.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def compile_subscriptions(rows: DataFrame, schema: Schema) -> DataFrame:
 
 
 def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
-    """Return one packed row with all good subscriptions of a table, and a row for each bad one."""
+    """Return one row with all valid subscriptions of a table as a payload, and a row for each bad filter."""
     result = compile_filters(schema, table.select(COLUMNS))
     good, bad = result.subscriptions, result.rejected
     texts = [json_of(row) for row in bad.drop_columns("reason").to_pylist()]
@@ -110,7 +110,7 @@ def unpack_all(payloads: list[bytes] | list[pa.Buffer], schema: Schema) -> Subsc
 
 
 def _compact(subscriptions: SubscriptionSet) -> SubscriptionSet:
-    """Drop the names of subscribers without subscriptions."""
+    """Return the subscriptions without the names of subscribers that have none of them."""
     used = np.unique(subscriptions.subscriber)
     if len(used) == subscriptions.n_subscribers:
         return subscriptions

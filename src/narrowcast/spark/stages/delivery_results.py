@@ -72,7 +72,8 @@ class DeliveryTotals:
     improvement_pct
         Position of the cost between sending all directly (0) and the ideal (100); None without a network.
     channel, received, direct, wasted
-        Counts of messages: see `narrowcast.routing.replay.Messages`.
+        Total messages sent to channels (or broadcast), received over these, sent directly, and received in
+        excess of one for each interested subscriber.
     false_positives
         Unwanted deliveries: pairs of an event and a subscriber that receives it without wanting it.
     subscription_false_positives
@@ -156,6 +157,6 @@ class ReplayResult:
     baselines: Mapping[str, DeliveryTotals]
 
     def facts(self) -> dict[str, Any]:
-        """Return the values that depend on the events alone, without the plans', as JSON values."""
+        """Return the values that depend on the events alone, not on any plan, as JSON values."""
         baselines = {name: sent.to_dict() for name, sent in self.baselines.items()}
         return {"unit": self.unit, "events": self.n_events, "wanted": self.n_wanted, **baselines}

@@ -1,4 +1,8 @@
-"""Cost estimates of matching strategies: copies, replication, memory, shuffled data and time."""
+"""Cost estimates of matching strategies: copies of events and subscriptions, memory, shuffled data and time.
+
+With the strategy `partitioned`, the matching work is divided into parts, and the events of a part into
+slices; a worker matches one slice at a time.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +184,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Measurements on a sample, scaled to all subscriptions.
+    """Measurements of matching a sample of events, scaled to all subscriptions.
 
     `matches` and `seconds` are for one event, `index` is the bytes of one index of all subscriptions, and
     `event` the bytes of an event.
@@ -205,11 +209,11 @@ class _Sample:
 
     @property
     def times(self) -> float:
-        """The number of all subscriptions divided by those in the sample."""
+        """By how much the subscriptions outnumber those in the sample: the ratio of the two numbers."""
         return self.n / max(1, len(self.subscriptions))
 
     def measure(self, *, counts: bool) -> _Measured:
-        """Match the samples, and measure time, memory and matches."""
+        """Match the sampled events with the sampled subscriptions, and measure time, memory and matches."""
         width = sum(column.nbytes for column in self.events.columns) / max(1, len(self.events)) + 8
         if not len(self.events) or not len(self.subscriptions):
             return _Measured(0, 0, 0, width)
@@ -231,7 +235,7 @@ class _Sample:
     def partitioned(
         self, measured: _Measured, memory: int, parts: int | None, copies: int | None, scheme: str, seed: int
     ) -> Forecast:
-        """Estimate the strategy `partitioned`, with the number of parts and copies chosen if not given.
+        """Estimate the strategy `partitioned`; choose the numbers of parts and of copies that are not given.
 
         The number of parts doubles until a slice fits in memory; of the numbers of copies the fastest wins.
         """
@@ -253,7 +257,7 @@ class _Sample:
         return best
 
     def spread(self, parts: Parts, measured: _Measured, memory: int) -> Forecast:
-        """Estimate the strategy `partitioned` for given parts, and choose their numbers of slices."""
+        """Choose the number of slices of each of the given parts, and estimate the strategy `partitioned`."""
         _, part = parts.parts_of_events(self.events)
         _, home = parts.parts_of_subscriptions(self.subscriptions)
         # Half an event more in each part than the sample has, so that no part counts as empty.
@@ -324,7 +328,7 @@ def sample_events(
 
 
 def _divisors(parts: int) -> list[int]:
-    """Return the numbers of copies to try besides one: they divide the number of parts."""
+    """Return the numbers of copies of an event to try besides one: they divide the number of parts."""
     return [copies for copies in (2, 4, 8) if parts % copies == 0 and 2 * copies <= parts]
 
 

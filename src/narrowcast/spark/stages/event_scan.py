@@ -92,7 +92,7 @@ def select_columns(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame
 
 
 def _tasks(events: DataFrame, names: list[str]) -> list[list[FileRange]]:
-    """Return the file ranges that each task reads; empty when Spark has to read the events."""
+    """Return the file ranges that each task reads; an empty list if Spark has to read the events."""
     if any(events.schema[name].dataType.simpleString() not in _PLAIN for name in names):
         return []
     if not _is_only_files(events):
@@ -132,7 +132,7 @@ def _is_only_files(events: DataFrame) -> bool:
 
 
 def _largest(events: DataFrame) -> int:
-    """Return Spark's maximum bytes of input for one task."""
+    """Return the maximum bytes of input that Spark gives to one task."""
     return bytes_of(events.sparkSession.conf.get(_LARGEST, "128m") or "128m", unit="b")
 
 
@@ -172,14 +172,14 @@ def split_files(sizes: dict[str, int], cores: int, largest: int) -> list[list[Fi
 
 
 def _through_java(batches: Batches, work: Work, names: list[str]) -> Batches:
-    """Apply `work` to batches read by Spark, with the original names of the columns."""
+    """Apply `work` to batches read by Spark, after restoring the original names of the columns."""
     yield from work(batch.rename_columns(names) for batch in batches)
 
 
 def _from_files(
     batches: Batches, work: Work, tasks: list[list[FileRange]], types: dict[str, pa.DataType]
 ) -> Batches:
-    """Apply `work` to events read from files; `batches` have the numbers of this worker's tasks."""
+    """Apply `work` to events read from files; `batches` only have the numbers of this worker's tasks."""
     own = (tasks[number] for batch in batches for number in batch.column(0).to_pylist())
     yield from work(rows for ranges in own for each in ranges for rows in read_range(each, types))
 

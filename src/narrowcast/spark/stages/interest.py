@@ -275,7 +275,7 @@ def from_matches(
 
 
 def extent(events: DataFrame) -> tuple[int, float]:
-    """Return the number of events, and the seconds from the first to the last, 0 without times."""
+    """Return the number of events, and the seconds from the first to the last event, 0 without times."""
     from pyspark.sql import functions as sf
 
     time = microseconds(events, "events") if has(events, "time") else sf.lit(None).cast("bigint")

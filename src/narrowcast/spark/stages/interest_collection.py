@@ -84,7 +84,7 @@ def collect_interest(frames: InterestFrames, *, all_subscribers: bool = False) -
 
 
 def excess(frames: InterestFrames, limit: int) -> str:
-    """Return the message that an interest exceeds the driver's limit, empty when it does not."""
+    """Return an error message if an interest exceeds the driver's limit, otherwise an empty string."""
     from pyspark.sql import functions as sf
 
     with plainly("count the interest"):
@@ -97,7 +97,7 @@ def excess(frames: InterestFrames, limit: int) -> str:
 
 
 def excess_message(count: int, what: str, limit: int) -> str:
-    """Return the error message for an interest with too many pairs or flows, named by `what`."""
+    """Return the error message for an interest with too many pairs or flows, which `what` names."""
     return (
         f"the interest has {count:,} {what}: the driver's limit is {limit:,}; "
         "keep fewer flows (the heaviest cells, the last events)"

@@ -133,7 +133,7 @@ def match(
 
 
 def require_same(parts: Parts, schema: Schema) -> None:
-    """Refuse parts whose attributes differ from those of the events."""
+    """Refuse partitions of the matching work whose attributes differ from those of the events."""
     if parts.schema == schema:
         return
     old, new = parts.schema.to_dict(), schema.to_dict()

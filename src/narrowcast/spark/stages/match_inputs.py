@@ -76,7 +76,7 @@ class MatchInputs:
             return sums | reasons_of(self.rejected, strict=self.strict) | {"events": self.events.count()}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a fingerprint of the rows of each table."""
+        """Return a hash of the rows of each input table, by the table's name."""
         with watched(self.spark, self.progress, "fingerprint the inputs"), plainly("read the tables"):
             return {
                 "subscriptions": fingerprint(self.subscriptions),
@@ -96,7 +96,7 @@ class MatchInputs:
         return owners(self.compiled, self.schema)
 
     def match(self, **options: Any) -> DataFrame:
-        """Match the events: see `narrowcast.spark.stages.match.match` for the options and the result."""
+        """Find the matching subscriptions of each event, as `narrowcast.spark.stages.match.match` does."""
         assert self.facts
         with watched(self.spark, self.progress, "estimate"), plainly("match"):
             return match(self.events, self.compiled, self.schema, **options)
@@ -121,7 +121,7 @@ class MatchInputs:
 
 
 def rejected_of(compiled: DataFrame) -> DataFrame:
-    """Return the bad filters of packed subscriptions as a table of rejected rows: table, reason and row."""
+    """Return the invalid filters found by compilation as rejected rows: table, reason and row."""
     from pyspark.sql import functions as sf
 
     bad = compiled.where("reason IS NOT NULL")

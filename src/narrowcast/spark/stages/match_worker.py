@@ -34,7 +34,7 @@ _FIRST = 1 << 10
 
 
 class MatchSteps(Generic[M]):
-    """Matches batches of events in steps whose number of matches is bounded.
+    """Matches a batch of events in steps, each with a bounded number of matches, to bound memory.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class MatchSteps(Generic[M]):
         self._least = self._step = max(1, min(_FIRST, _IDS // max(1, len(self.subscriptions))))
 
     def over(self, events: EventBatch) -> Iterator[tuple[int, EventBatch, Matches]]:
-        """Yield the start position, the events and the matches of each step."""
+        """Yield for each step the position of its first event, its events, and their matches."""
         self._step = max(self._least, self._step // 8)  # events of a new batch may match more
         start = 0
         while start < len(events):
@@ -84,14 +84,14 @@ def _counts(matcher: MatchQueries, events: EventBatch) -> pa.RecordBatch:
 def match_batches(
     batches: Iterator[pa.RecordBatch], file: str, schema: Schema, *, counts: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the matches of batches of events, with the index in a file that Spark has distributed."""
+    """Yield the matches of batches of events, using an index in a file that Spark has sent to the worker."""
     events = (EventBatch.from_arrow(batch, schema) for batch in batches)
     yield from matches_of(_matcher(file), events, counts=counts)
 
 
 @lru_cache(maxsize=2)
 def _matcher(file: str) -> IndexedMatcher:
-    """Return the matcher of a distributed file, mapped into memory once for all tasks of this worker."""
+    """Return the matcher in a file that Spark has sent, mapped into memory once for all tasks here."""
     from pyspark import SparkFiles
 
     # Not verified: Spark has just copied the file, and checking the hash would read all of it.

@@ -173,7 +173,7 @@ NO_NETWORK = NetworkTables()
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Add the path of a file to the errors of a block."""
+    """Add the path of a file to the message of any error in the block."""
     try:
         yield
     except (ParameterError, TableError) as error:
@@ -187,7 +187,7 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 
 def _read(path: str | Path, name: str) -> pa.Table:
-    """Read one of the tables by the same rules as `ingest`: names ignore case, and 007 is text."""
+    """Read one table of a network by the rules of `ingest`: names ignore case, and 007 is text."""
     table = read_columns(path, _LABELS)
     known = (*COLUMNS[name], *([EVENT_ID] if name == "publishers" else []))
     present = [each for each in table.column_names if each.lower() in known]
@@ -219,7 +219,7 @@ def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _alike(table: pa.Table, topology: Topology) -> tuple[pa.Table, Topology]:
-    """Convert node labels of a table and a topology to text if one of the two has text."""
+    """Convert node labels of a table and of a topology to text if they are text in one of the two."""
     if _is_text(topology.nodes.type) == _is_text(table["node"].type) or not table.num_rows:
         return table, topology
     converted = Topology(topology.a, topology.b, topology.cost, _as_text(topology.nodes))
@@ -228,7 +228,7 @@ def _alike(table: pa.Table, topology: Topology) -> tuple[pa.Table, Topology]:
 
 
 def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
-    """Return the node number of each row of the table `publishers`."""
+    """Return the number of the publishing node for each row of the table `publishers`."""
     labels = labels_in(table, "node", "publishers")
     node = positions("node", labels, topology.nodes)
     unknown = np.flatnonzero(node < 0)
@@ -243,7 +243,7 @@ def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
 
 
 def _published(table: pa.Table, node: NDArray[np.int32]) -> pa.Table | None:
-    """Return the publishing node of each event, ordered by id; None when the table has no ids."""
+    """Return the publishing node of each event, ordered by event id; None if the table has no event ids."""
     if EVENT_ID not in table.column_names:
         return None
     ids = table[EVENT_ID].combine_chunks()

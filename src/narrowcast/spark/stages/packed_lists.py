@@ -81,7 +81,7 @@ def relation_in(packed: bytes | memoryview) -> Relation:
 
 
 def _flags(length: Ints, number: Numbers, width: int) -> bytes:
-    """Pack lists as one row of bit flags each."""
+    """Pack lists of numbers as bit flags: one row of `width` bits for each list."""
     start, parts = np.append(0, np.cumsum(length)), []
     for low, high in _steps(len(length), width):
         flags = np.zeros((high - low, width), np.bool_)
@@ -92,7 +92,7 @@ def _flags(length: Ints, number: Numbers, width: int) -> bytes:
 
 
 def _steps(n: int, width: int) -> list[tuple[int, int]]:
-    """Return ranges of rows with at most `_CELLS` flags each, but at least one row."""
+    """Return ranges of lists whose flags, unpacked, number at most `_CELLS`, but at least one list each."""
     step = max(1, _CELLS // max(1, width))
     return [(low, min(low + step, n)) for low in range(0, n, step)]
 

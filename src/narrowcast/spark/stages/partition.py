@@ -1,4 +1,7 @@
-"""Partitioning of subscriptions and events on Spark: made from samples, and measured on other events."""
+"""Partitioning of subscriptions and events on Spark: made from samples, and measured on other events.
+
+A part is a share of the matching work: some subscriptions, and the events to compare with them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SAMPLE = 100_000, 200_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """Parts and their cost.
+    """Parts of the matching work, and their measured cost.
 
     Parameters
     ----------

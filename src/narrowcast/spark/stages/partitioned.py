@@ -51,7 +51,7 @@ _ARROW = {
 
 @dataclass(frozen=True, slots=True)
 class PartSlices:
-    """Parts, and the division of each part's events into slices.
+    """The parts of the matching work, and the division of each part's events into slices.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def match_partitioned(
 def _cut_subscriptions(
     batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
-    """Divide packed subscriptions among slices."""
+    """Yield packed subscriptions for each slice of the parts that they are in."""
     cut = slices.value
     for payload in (each for batch in batches for each in batch.column("payload")):
         whole = unpack(payload.as_buffer(), schema)
@@ -151,14 +151,17 @@ def _cut_subscriptions(
 def _cut_events(
     batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
-    """Divide events among slices, serialized as Arrow streams."""
+    """Yield, for each slice, the events of a batch that go to it, serialized as an Arrow stream."""
     for batch in batches:
         position, number = slices.value.of_events(EventBatch.from_arrow(batch, schema))
         yield _pieces(number, position, partial(_to_stream, batch))
 
 
 def _pieces(number: Ints, position: Ints, serialize: Callable[[Ints], bytes]) -> pa.RecordBatch:
-    """Return a row for each slice with its rows, given by position, in serialized form."""
+    """Return one row for each slice: its number, and its subscriptions or events serialized to bytes.
+
+    `number` and `position` are pairs of a slice and the position of an item in it.
+    """
     order = np.argsort(number, kind="stable")
     slices, starts = np.unique(number[order], return_index=True)
     pieces = [serialize(rows) for rows in np.split(position[order], starts[1:])] if len(slices) else []

@@ -138,7 +138,7 @@ class PlanInputs:
                 raise self._refused(name, "needs flows='cells'; leave it out with flows='events'")
 
     def _check_state(self, selecting: list[str]) -> None:
-        """Refuse parameters that must not be given with the state of a stream."""
+        """Refuse parameters that cannot be combined with the state of a stream."""
         tables = [name for name in self.paths if name != "state"]
         if tables:
             raise self._refused(tables[0], "must not be with state; give tables or a state")
@@ -146,14 +146,14 @@ class PlanInputs:
             raise self._refused(name, "needs subscriptions and events, and must not be with state")
 
     def _of_content(self, selecting: list[str]) -> str:
-        """Return the name of a given parameter that needs filters and events; empty if there is none."""
+        """Return the name of a given parameter that requires filters and events; empty if there is none."""
         names = list(selecting)
         names += ["flows"] if self.flows != "events" else []
         names += [name for name in ("cells", "top") if getattr(self, name) is not None]
         return names[0] if names else ""
 
     def _refused(self, name: str, problem: str) -> ParameterError:
-        """Return the error that a parameter's value cannot be used; it names the parameter and value."""
+        """Return the error for a parameter whose value cannot be used, with the name and the value."""
         value = getattr(self, name)
         shown = str(value) if name == "until" else repr(value)
         return ParameterError(f"{name}={shown}: {problem}", parameter=name, value=value)

@@ -127,7 +127,7 @@ def _load(path: Path) -> Any:
 
 
 def serve(name: str) -> None:
-    """Run in the helper process: try every planner in a folder, and print a line after each."""
+    """Main function of the helper process: fit every planner in a folder, and print a line after each."""
     folder = Path(name)
     warnings.simplefilter("ignore", DeprecationWarning)  # about fork with threads: this process has none
     interest: Interest = _load(folder / "interest")
@@ -182,7 +182,7 @@ def _try(interest: Interest, wanting: Interest, path: Path) -> PlannerTrial:
 
 
 def _warm(kind: Any) -> None:
-    """Compile the kernels of a method, which must not count in its time or memory."""
+    """Compile the kernels of a method beforehand, so that its time and memory do not include that."""
     with suppress(NarrowcastError, TypeError):
         kind(channels=2).fit(Interest(*_TINY))
 

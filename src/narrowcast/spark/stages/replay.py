@@ -1,9 +1,9 @@
 """Replay of matched events on Spark: the cost of sending each event by a plan and a router.
 
-The scores of a plan are computed from flows: a subscriber whose box meets a cell counts as wanting all of its
-events. A replay sends each event to the subscribers that it matches, by the route that a router chooses.
-Workers replay blocks of matched events with `narrowcast.routing.replay`. The totals add up exactly, so they
-do not depend on how tables are partitioned.
+The costs of a plan are computed from flows: a subscriber whose box meets a cell of a grid counts as wanting
+all of the cell's events. A replay sends each event to the subscribers that it matches, by the route that a
+router chooses. Workers replay blocks, each of some thousands of events, with `narrowcast.routing.replay`. The
+totals add up exactly, so they do not depend on how tables are partitioned.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def exact_parts(values: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A plan over all subscribers with its router, prepared for workers.
+    """A plan extended to all subscribers, with its router, in the form that workers use.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ class _Route:
 
     @classmethod
     def of(cls, fitted: PlanRoutes, router: Router) -> _Route:
-        """Prepare a plan that was extended to all subscribers."""
+        """Prepare a plan, which must have all subscribers, and its router for workers."""
         plan, channel = fitted.plan, fitted.channel
         groups, subscription_members = plan.groups(), None
         shape = (plan.n_subscribers, plan.n_channels)
@@ -322,7 +322,7 @@ def _owners(owners: DataFrame, plans: Mapping[str, PlanWithRouter]) -> tuple[Lab
 
 
 def _to_positions(batches: Iterator[pa.RecordBatch], labels: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
-    """Replace the subscribers of subscriptions by their positions in the list of all subscribers."""
+    """Replace each subscription's subscriber by its position in the list of all subscribers."""
     for batch in batches:
         place = pc.index_in(batch.column("subscriber").cast(pa.string()), value_set=labels.value)
         yield pa.RecordBatch.from_arrays(
@@ -341,7 +341,7 @@ def _job(
     seed: int,
     block: int,
 ) -> _Job:
-    """Prepare the plans, routers and network for workers."""
+    """Prepare the data that workers need for a replay: plans, routers, network, subscriptions' owners."""
     flows = None if flow_space == "events" else FlowAssignment()
     fitted = [
         PlanRoutes("", each.plan, flows).for_subscribers(subscribers, ids, place) for each in plans.values()
@@ -381,7 +381,7 @@ def _nodes(
 
 
 def _replay(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterator[pa.RecordBatch]:
-    """Replay the events of a task, and yield their totals by plan and term."""
+    """Replay the matched events of a task; yield the totals of each plan, by name of the total."""
     totals: dict[tuple[int, str], list[float]] = defaultdict(list)
     for batch in batches:
         for part in _blocks(batch, job.value):
@@ -396,7 +396,7 @@ def _replay(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some events: for each its interested subscribers, matching subscriptions, publishing node and flow."""
+    """A block of events: for each its interested subscribers, matching subscriptions, publisher and flow."""
 
     interested: Matches
     matched: Matches
@@ -405,7 +405,7 @@ class _Block:
 
 
 def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
-    """Yield the events of a batch in blocks of bounded size."""
+    """Divide a batch of matched events into blocks with a bounded number of matches."""
     lists = batch.column("subscription_ids")
     starts = np.append(0, np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)))
     ids = np.asarray(lists.flatten(), np.int64)
@@ -450,7 +450,7 @@ def _publishers(batch: pa.RecordBatch, job: _Job) -> Ints | None:
 
 
 def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
-    """Replay a block with all plans: yield plan, term and the numbers to add up."""
+    """Replay a block of events with all plans; yield plan, name of the total, and the numbers to add up."""
     replayed = EventReplay(job.network, block.publisher, block.interested, job.subscribers)
     wanted = block.interested.counts()
     yield _ALL, "events", [float(np.count_nonzero(wanted))]
@@ -509,7 +509,7 @@ def _false_positives(sent: Deliveries, block: _Block, route: _Route, job: _Job) 
 def _result(
     totals: Mapping[tuple[int, str], float], plans: Mapping[str, PlanWithRouter], job: _Job
 ) -> ReplayResult:
-    """Return the result of a replay from its totals by plan and term."""
+    """Return the result of a replay from the totals of each plan, by name of the total."""
     n_events, n_wanted, n_matched = (
         int(totals.get((_ALL, name), 0)) for name in ("events", "wanted", "matched")
     )

@@ -160,7 +160,7 @@ class PipelineRun:
         return found
 
     def _write(self, frame: DataFrame, folder: Path, name: str, **options: str) -> DataFrame:
-        """Write a table of a stage, and return the written table."""
+        """Write a Spark table to the folder of a stage, read it back, and return it."""
         frame.write.options(**options).parquet(str(folder / f"{name}.parquet"))
         self._shapes[name] = frame.schema
         return read_back(self.spark, folder / f"{name}.parquet", frame.schema)
@@ -220,7 +220,7 @@ class PipelineRun:
         work: Callable[[Path], dict[str, Any]],
         **of: Any,
     ) -> None:
-        """Run a stage whose key depends on the previous stage, `after`, and on the parameters `of`."""
+        """Run a stage unless it is finished; its key depends on the previous stage and its own parameters."""
         key = key_of(name, after=self.records[after].key if after else None, version=__version__, **of)
         with watched(self.spark, self.progress, name), plainly(f"run the stage {name!r}"):
             self.records[name] = self.stages.run(name, key, outputs, work)
@@ -268,7 +268,7 @@ class PipelineRun:
         self._stage("read", "", outputs, work, writes=names, **of)
 
     def _ingest(self, name: str, path: str) -> Ingested:
-        """Read a table; a column `time` of events with an unusable type is an error."""
+        """Read a table, rejecting bad rows; events with a column `time` of an unusable type are an error."""
         if name != "events":
             return ingest(self.spark, name, path)
         found = ingest(self.spark, name, path, schema=self.job.schema)
@@ -351,7 +351,7 @@ class PipelineRun:
         self._stage("interest", "match", outputs, work, recent=self.job.recent)
 
     def _plan(self) -> None:
-        """Run the stage `plan`."""
+        """Run the stage `plan`: make the plan from the interest, and write it."""
         job = self.job
 
         def work(folder: Path) -> dict[str, Any]:

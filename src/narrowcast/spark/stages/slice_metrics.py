@@ -1,6 +1,7 @@
 """Measurements of the slices of a partitioned match, made in workers and collected on the driver.
 
-Import this module only where pyspark is installed.
+A slice has some of the events of one part of the matching work. Import this module only where pyspark is
+installed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Slice = tuple[int, int, int, float]
 
 
 class _BySlice(AccumulatorParam[dict[int, Slice]]):
-    """Accumulates measurements by slice; those of a repeated task replace the earlier ones."""
+    """Spark accumulator of measurements by slice; those of a repeated task replace the earlier ones."""
 
     def zero(self, value: dict[int, Slice]) -> dict[int, Slice]:  # noqa: ARG002
-        """Return an empty collection."""
+        """Return an empty mapping of slices to measurements."""
         return {}
 
     def addInPlace(self, value1: dict[int, Slice], value2: dict[int, Slice]) -> dict[int, Slice]:  # noqa: N802
-        """Merge the second collection into the first."""
+        """Add the measurements of the second mapping to the first, and return it."""
         value1.update(value2)
         return value1
 

@@ -1,4 +1,8 @@
-"""Channel numbers that stay fixed, and the changes of a plan since they were last read."""
+"""Channel numbers that stay fixed, and the changes of a plan since they were last read.
+
+The channels of Tamara are numbered as in the plan. A key identifies the cluster or topic that a channel is
+for.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class ChannelRows:
         self.forget()
 
     def forget(self) -> None:
-        """Start to collect changes anew."""
+        """Discard the collected changes of the plan, and collect from the current state on."""
         self.changes = {name: Counter() for name in ("carries", "listens", "unicast")}
 
     def settle(self) -> None:
@@ -46,17 +50,17 @@ class ChannelRows:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit; without one, channels need not be requested."""
+        """Whether the number of channels is limited; without a limit, channels need not be requested."""
         return self._limit is not None
 
     @property
     def room(self) -> bool:
-        """Whether another channel is available."""
+        """Whether the limit permits another channel."""
         return self._limit is None or bool(self._free) or self._next < self._limit
 
     @property
     def room_for_cluster(self) -> bool:
-        """Whether another cluster can get a channel, if necessary that of a topic."""
+        """Whether another cluster can get a channel: an unused one, or the channel of a single topic."""
         return self.room or any(kind == "t" for kind, _ in self.number)
 
     def open(self, key: Key, flows: Iterable[int]) -> bool:
@@ -78,11 +82,11 @@ class ChannelRows:
         heapq.heappush(self._free, number)
 
     def carry(self, key: Key, flow: int, sign: int) -> None:
-        """Record that a channel carries a flow in addition (1), or no longer (-1)."""
+        """Record that the channel of a cluster or topic carries a flow from now on (1), or no longer (-1)."""
         self.changes["carries"][flow, self.number[key]] += sign
 
     def listen(self, key: Key, peer: int, sign: int) -> None:
-        """Record that a subscriber joined (1) or left (-1) a channel, or unicast where there is none."""
+        """Record that a subscriber joined (1) or left (-1) a channel, or unicast if the topic has none."""
         number = self.number.get(key)
         if number is None:
             self.changes["unicast"][peer, key[1]] += sign

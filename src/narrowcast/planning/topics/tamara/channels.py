@@ -1,7 +1,8 @@
 """The channels of topics and clusters: their state and their decisions.
 
-Nothing here has access to a subscriber or another channel: a decision uses a channel's own state, and what
-messages brought, as arguments.
+A cluster is a channel of several topics, whose members receive all of them. Nothing here has access to a
+subscriber or another channel: a decision uses a channel's own state, and the content of received messages,
+which are parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ChannelMembers:
         self._rows.append(row)
 
     def remove(self, row: int) -> None:
-        """Remove a member; the last row takes its place."""
+        """Remove a member; the last entry of the array takes its place."""
         place, last = self._place.pop(row), self._rows.pop()
         if last != row:
             self._rows[place], self._place[last] = last, place
@@ -61,7 +62,7 @@ class ChannelMembers:
 
 
 class MergeOffer(NamedTuple):
-    """The message by which a cluster proposes a merge: its own numbers, and the common members."""
+    """A cluster's proposal to merge: its numbers of members and flows, frequency, and the common members."""
 
     cluster: int
     members: int
@@ -86,7 +87,7 @@ class TopicChannel:
         self.clusters: set[int] = set()
 
     def described(self) -> TopicCost:
-        """Return the state that the channel reports to others."""
+        """Return the topic's frequency and number of direct subscribers, as the channel reports them."""
         return TopicCost(self.frequency, len(self.members))
 
     def moved(self, by: float, seen: float) -> int:
@@ -102,7 +103,11 @@ class TopicChannel:
         return -1 if self.frequency < self.checked / (1 + by) else 0
 
     def pairs(self, other: TopicCost, *, common: int, all_members: bool, local: LocalChanges) -> bool:
-        """Return whether a cluster with another topic lowers the cost."""
+        """Return whether a new cluster of this and another topic lowers the cost.
+
+        `common` is the number of direct subscribers of both. With `all_members`, the members of the cluster
+        are the direct subscribers of either topic, otherwise of both.
+        """
         return local.pair(self.described(), other, common=common, all_members=all_members) < 0
 
 
@@ -138,7 +143,7 @@ class ClusterChannel:
         self.frequency = self._events.value
 
     def numbers(self) -> tuple[int, int, float]:
-        """Return the numbers of members and flows, and the events per interval of all flows."""
+        """Return the number of members, the number of topics, and the events per interval of all topics."""
         return len(self.members), len(self.frequencies), self.frequency
 
     def adds(self, topic: TopicCost, *, common: int, local: LocalChanges) -> bool:
@@ -168,7 +173,7 @@ class ClusterChannel:
         return change < 0
 
     def resized(self, by: float) -> int:
-        """Return whether the members rose (1) or fell (-1) by the share `by` since the last review."""
+        """Return whether the cluster has grown (1) or shrunk (-1) by the share `by` since its last review."""
         if len(self.members) > max(self.checked * (1 + by), self.checked + 3):
             return 1
         return -1 if len(self.members) < self.checked / (1 + by) else 0

@@ -1,4 +1,8 @@
-"""All clusters with their members: the operations on them, after each of which all interests are served."""
+"""All topics, clusters and subscribers of Tamara, and the operations that change them.
+
+A cluster is a channel of several topics; a subscriber gets a topic from a cluster, or directly from the
+topic's own channel. After each operation, all subscribers get all topics that they want.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
 class ClusterSystem:
     """All subscribers and channels, with their running cost.
 
-    It carries out decisions, and counts the messages that this takes. `account` is for observers: no channel
-    decides by it.
+    It carries out the decisions of `TamaraProtocol`, and counts the messages that this takes. `account`, the
+    running cost, is for reports only: no decision depends on it.
 
     Parameters
     ----------
@@ -54,7 +58,7 @@ class ClusterSystem:
         self._grow()
 
     def admit(self, peers: int) -> None:
-        """Add subscribers."""
+        """Add subscribers without interest."""
         self.n_peers += peers
         self._grow()
 
@@ -62,7 +66,7 @@ class ClusterSystem:
         self.peers.grow(self.n_peers, len(self.topics), self._next)
 
     def set_frequency(self, topic: int, frequency: float) -> None:
-        """Set the frequency of a topic in its channel and its clusters, which observe it with the events."""
+        """Set the frequency of a topic in its channel and the clusters that contain it, without messages."""
         channel = self.topics[topic]
         self.account.frequency(self._direct(topic), channel.frequency, frequency)
         channel.frequency = frequency
@@ -103,14 +107,14 @@ class ClusterSystem:
                 self._assign_free_channels()
 
     def _assign_free_channels(self) -> None:
-        """Give free channels to topics in the queue."""
+        """Give unused channels to topics that wait for one."""
         while (topic := self.addresses.next_waiting()) is not None:
             self._reassign(topic, lambda t: self.addresses.open(("t", t), (t,)))
 
     def _take_channel(self) -> None:
-        """Take the channel of the topic that costs least without one, for a cluster.
+        """Free the channel of the topic that costs least without one, so that a cluster can have it.
 
-        The assigner of channels asks all topics that have one.
+        This asks all topics that have a channel for their cost.
         """
         reports = {
             topic: self.exchange.query("cluster", self.topics[topic]).described()
@@ -122,7 +126,7 @@ class ClusterSystem:
         self.addresses.wait(least)
 
     def _reassign(self, topic: int, how: Callable[[int], object]) -> None:
-        """Open or close the channel of a topic, move its direct subscribers, and notify them."""
+        """Open or close a topic's channel; its direct subscribers are notified and leave or enter unicast."""
         channel, before = self.exchange.notify("cluster", self.topics[topic]), self._direct(topic)
         members = self.exchange.announce(channel.members).tolist()
         for peer in members:
@@ -142,7 +146,7 @@ class ClusterSystem:
         self.updates["join"] += 1
 
     def leave(self, peer: int, cluster: int, need: list[int]) -> None:
-        """Let a subscriber leave a cluster and subscribe directly; a cluster without members is destroyed."""
+        """Move a subscriber from a cluster to direct subscriptions for `need`; delete an empty cluster."""
         self._exit(peer, cluster)
         self.exchange.send("resub", 1 + len(need))
         for topic in need:
@@ -207,7 +211,7 @@ class ClusterSystem:
             self.destroy(cluster)
 
     def _release(self, cluster: int, topic: int, members: Ints) -> None:
-        """Remove a topic from a cluster whose members have been notified."""
+        """Remove a topic from a cluster with notified members; those that need it subscribe directly."""
         weight = np.zeros(len(self.topics))
         weight[topic] = 1.0
         needing = members[self.peers.worth(members, cluster, weight) > 0]

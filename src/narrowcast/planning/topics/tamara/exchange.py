@@ -1,4 +1,4 @@
-"""All messages between subscribers and channels, counted by kind."""
+"""The messages between subscribers and channels, and their counts by kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HIDDEN = 0
 
 
 class MessageCounter:
-    """The messages between channels and subscribers, with counts.
+    """Gives subscribers and channels access to each other's state, and counts the messages for it by kind.
 
     `notify` tells a cluster that a member subscribed or unsubscribed; `survey` is a question to a member, or
     its answer; `cluster` is what channels ask and tell each other, and their members, when clusters change or
@@ -71,7 +71,7 @@ class MessageCounter:
         return channel
 
     def query(self, kind: str, channel: Channel) -> Channel:
-        """Ask a channel, and return it: its answer may contain all its state."""
+        """Ask a channel for its state, and return the channel: the answer may contain all of its state."""
         self.send(kind, 2)
         return channel
 
@@ -85,7 +85,7 @@ class MessageCounter:
         return channel.described()
 
     def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
-        """Return the state of topics, for an actor that receives their events.
+        """Return frequency and size of topics, for a subscriber or channel that receives their events.
 
         Their sizes are not visible with the events: each topic is asked, if costs depend on sizes.
         """
@@ -95,13 +95,13 @@ class MessageCounter:
         return [TopicCost(channel.frequency, HIDDEN) for channel in channels]
 
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
-        """Return size and frequency of a cluster for one of its members, asking if costs depend on sizes."""
+        """Return size and frequency of a cluster for a member, asking it only if costs depend on size."""
         if self._sized:
             return len(self.query(kind, channel).members), channel.frequency
         return HIDDEN, channel.frequency
 
     def members_and_size(self, channel: ClusterChannel) -> tuple[Ints, int]:
-        """Return the members of a cluster, and their number, which is sent to them if costs depend on it.
+        """Return a cluster's members and their number, which is sent to them if costs depend on it.
 
         The message contains what the cluster knows of its topics.
         """
@@ -110,19 +110,19 @@ class MessageCounter:
         return channel.members.all(), HIDDEN
 
     def request_channel(self, addresses: ChannelRows) -> ChannelRows:
-        """Ask the assigner of channels for one, if channels are limited."""
+        """Count a request for a channel and its answer, if channels are limited; return their table."""
         if addresses.limited:
             self.send("cluster", 2)
         return addresses
 
     def free_channel(self, addresses: ChannelRows) -> ChannelRows:
-        """Tell the assigner of channels that one is free, if channels are limited."""
+        """Count the message that a channel is free, if channels are limited; return their table."""
         if addresses.limited:
             self.send("cluster")
         return addresses
 
     def _sample(self, members: ChannelMembers) -> Ints:
-        """Return a sample of a channel's members, each asked and answering."""
+        """Return a random sample of a channel's members, and count a question and an answer for each."""
         size = sample_size(len(members), margin=self._margin, z=self._z)
         self.send("survey", 2 * size)
         return members.sample(size, self._rng)
@@ -133,12 +133,12 @@ class MessageCounter:
         return _scaled(int(self._peers.having(asked, topic).sum()), len(asked), len(members))
 
     def count_needing(self, members: ChannelMembers, cluster: int) -> Ints:
-        """Estimate from a sample, for each topic, the members that get it from this cluster alone."""
+        """Estimate from a sample, for each topic, how many members get it from this cluster alone."""
         asked = self._sample(members)
         return _all_scaled(self._peers.needs(asked, cluster), len(asked), len(members))
 
     def count_elsewhere(self, members: ChannelMembers) -> tuple[Ints, Ints]:
-        """Estimate from a sample the number of members in each other cluster, and with each direct topic."""
+        """Estimate from a sample how many members are in each other cluster, and have each topic directly."""
         asked = self._sample(members)
         return (
             _all_scaled(self._peers.in_clusters(asked), len(asked), len(members)),

@@ -1,4 +1,8 @@
-"""The planners `tamara` and `tamara-tidy`: they update the plan with every change of interest."""
+"""The planners `tamara` and `tamara-tidy`: they update the plan with every change of interest.
+
+A cluster is a channel of several topics, whose members receive all of them; other subscriptions are direct.
+A round, held regularly, lets clusters look for a merge with another one, and topics for a cluster to enter.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +154,7 @@ class Tamara(BasePlanner):
         self._protocol.system.addresses.settle()
 
     def _begin(self, interest: Interest) -> None:
-        """Check parameters, and start with subscribers without interest."""
+        """Check parameters, and create all flows and subscribers of an interest, without subscriptions."""
         check_channels(self.channels)
         check_seed(self.seed)
         check_whole("rounds", self.rounds, least=0)
@@ -192,7 +196,7 @@ class Tamara(BasePlanner):
             self._take_over(self.start, interest)
 
     def _take_over(self, plan: ChannelPlan, interest: Interest) -> None:
-        """Start with the clusters of a plan and their members."""
+        """Start with the clusters of an earlier plan and their members."""
         flow = positions("flow", plan.flows, interest.flows)
         peer = positions("subscriber", plan.subscribers, interest.subscribers.take(self._at))
         carries, listens = plan.carries.tocsc(), plan.listens.tocsc()
@@ -299,7 +303,7 @@ class Tamara(BasePlanner):
         return self._delta()
 
     def round(self) -> PlanDelta:
-        """Hold a round now: clusters look for a merge, and topics for a cluster."""
+        """Run a round now: each cluster looks for another one to merge with, and each topic for a cluster."""
         self._check_fitted()
         self._protocol.round()
         return self._delta()
@@ -352,11 +356,11 @@ class Tamara(BasePlanner):
 
     @property
     def updates_(self) -> dict[str, int]:
-        """Changes of clusters so far, by kind."""
+        """Number of changes of clusters so far, by kind of change."""
         return dict(self._protocol.system.updates)
 
     def _admit(self, count: int) -> None:
-        """Add subscribers, numbered in the order of arrival."""
+        """Add subscribers without interest, numbered in the order of arrival."""
         self._protocol.system.admit(count)
         self._at = np.append(self._at, np.arange(len(self._at), len(self._at) + count))
 
@@ -365,7 +369,7 @@ class Tamara(BasePlanner):
             raise ParameterError("no plan yet: nothing to update; call fit with the first interest")
 
     def _pass(self, seconds: float) -> None:
-        """Advance the time, and hold the rounds that are due."""
+        """Advance the time to the given seconds, and run the rounds that are due."""
         if self._time is None:
             self._time = seconds
         while seconds - self._time >= self.period:
@@ -382,7 +386,7 @@ class Tamara(BasePlanner):
     def _numbers(
         self, labels: Labels, adding: Labels, known: dict[Any, int], name: str, more: Callable[[int], None]
     ) -> Positions:
-        """Return labels as numbers, -1 if unknown; unknown labels of `adding` are added."""
+        """Return labels as numbers, -1 if unknown; unknown labels selected by `adding` get a new number."""
         new = [value for value in adding.unique().to_pylist() if value not in known]
         if new:
             before: Labels = getattr(self, name)
@@ -450,7 +454,7 @@ def _check_number(name: str, value: float, *, most: float = math.inf) -> None:
 
 
 def _order(interest: Interest, rng: np.random.Generator) -> Positions:
-    """Return a random order of subscribers that does not depend on their numbering.
+    """Return subscribers in a random order that does not depend on their numbering in the interest.
 
     They are sorted by interest first and then shuffled: subscribers of equal interest are interchangeable.
     """
@@ -461,7 +465,7 @@ def _order(interest: Interest, rng: np.random.Generator) -> Positions:
 
 
 def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) -> Relation:
-    """Return a relation from the rows of each column."""
+    """Return the relation in which each column contains the given rows."""
     parts = list(parts)
     rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in parts)])
     columns = np.repeat([column for _, column in parts], [len(rows) for rows, _ in parts]) if parts else rows

@@ -1,4 +1,4 @@
-"""Sample sizes and probabilities, by which surveys and updates save messages."""
+"""Sample sizes and coin probabilities, by which Tamara saves messages to members and other channels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_size(members: int, *, margin: float = 0.05, z: float = 1.96) -> int:
 
 
 def coin(needed: float, *, surely: float = 0.99) -> float:
-    """Return the probability per toss for which one of `needed` tosses wins almost surely (section 3.1).
+    """Return the probability with which a coin must win so that one of `needed` tosses almost surely does.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What subscribers know: their interests, direct subscriptions, and clusters."""
+"""The state of subscribers in Tamara: interests, direct subscriptions, and clusters of topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BitRelation:
         return 64 * int(self.words.shape[1])
 
     def grow(self, rows: int, columns: int) -> None:
-        """Allocate space for rows and columns; it at least doubles, so that this is rare."""
+        """Allocate space for rows and columns, at least twice the previous space, so that this is rare."""
         have_rows, have_words = self.words.shape
         words = (columns + 63) // 64
         if rows > have_rows or words > have_words:
@@ -43,15 +43,15 @@ class BitRelation:
             self.words = more
 
     def has(self, row: int, column: int) -> bool:
-        """Return whether a bit is set."""
+        """Return whether the relation contains a pair of row and column."""
         return bool(int(self.words[row, column >> 6]) >> (column & 63) & 1)
 
     def put(self, row: int, column: int) -> None:
-        """Set a bit."""
+        """Add a pair of row and column to the relation."""
         self.words[row, column >> 6] |= np.uint64(1 << (column & 63))
 
     def clear(self, row: int, column: int) -> None:
-        """Clear a bit."""
+        """Remove a pair of row and column from the relation."""
         self.words[row, column >> 6] &= ~np.uint64(1 << (column & 63))
 
     def of(self, row: int) -> list[int]:
@@ -60,13 +60,13 @@ class BitRelation:
 
 
 def columns_of(words: Words) -> list[int]:
-    """Return the positions of the set bits."""
+    """Return the positions of the bits that are set in a row of words."""
     found: list[int] = np.unpackbits(words.view(np.uint8), bitorder="little").nonzero()[0].tolist()
     return found
 
 
 class SubscriberPeers:
-    """Subscribers by number; each knows its own rows here, and the topics of its clusters.
+    """The interests, direct subscriptions and clusters of all subscribers, and the topics of clusters.
 
     The rows of a subscriber may be read by that subscriber, or after a message to it: `MessageCounter` makes
     sure of the latter.
@@ -82,7 +82,7 @@ class SubscriberPeers:
         self.topics = BitRelation(64, topics)
 
     def grow(self, subscribers: int, topics: int, clusters: int) -> None:
-        """Allocate space."""
+        """Allocate space for the given numbers of subscribers, topics and clusters."""
         for each in (self.interests, self.direct):
             each.grow(subscribers, topics)
         self.joined.grow(subscribers, clusters)
@@ -110,11 +110,11 @@ class SubscriberPeers:
         return columns_of(self.direct.words[peer] & self.topics.words[cluster])
 
     def overlapping(self, peers: Ints, cluster: int) -> NDArray[np.bool_]:
-        """Return flags of the members that have a topic of their cluster directly as well."""
+        """Return flags of the members with a direct subscription to a topic of their cluster as well."""
         return np.asarray((self.direct.words[peers] & self.topics.words[cluster]).any(axis=1), np.bool_)
 
     def unwanted(self, peer: int, clusters: list[int]) -> Ints:
-        """Return for each of some clusters the number of its topics that a subscriber does not want."""
+        """Return, for each of some clusters, how many of its topics the subscriber does not want."""
         words = self.topics.words[clusters] & ~self.interests.words[peer]
         found: Ints = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
         return found
@@ -131,7 +131,7 @@ class SubscriberPeers:
         return found
 
     def worth(self, peers: Ints, cluster: int, weight: Doubles) -> Doubles:
-        """Return for each member the sum of weights of the topics it gets from this cluster alone."""
+        """Return, for each member, the sum of `weight` over the topics it gets from this cluster alone."""
         found = np.zeros(len(peers))
         padded = np.zeros(self.interests.columns)
         padded[: len(weight)] = weight
@@ -140,18 +140,18 @@ class SubscriberPeers:
         return found
 
     def having(self, peers: Ints, topic: int) -> NDArray[np.bool_]:
-        """Return flags of the subscribers that have a topic directly."""
+        """Return flags of the subscribers that have a direct subscription to a topic."""
         bit = self.direct.words[peers, topic >> 6] >> np.uint64(topic & 63) & np.uint64(1)
         return np.asarray(bit, np.bool_)
 
     def in_clusters(self, peers: Ints) -> Ints:
-        """Return for each cluster the number of the given subscribers in it."""
+        """Return, for each cluster, how many of the given subscribers are members."""
         counts = np.zeros(self.joined.columns, np.int64)
         tally(self.joined.words, peers, counts)
         return counts
 
     def on_topics(self, peers: Ints) -> Ints:
-        """Return for each topic the number of the given subscribers that have it directly."""
+        """Return, for each topic, how many of the given subscribers have a direct subscription."""
         counts = np.zeros(self.direct.columns, np.int64)
         tally(self.direct.words, peers, counts)
         return counts
