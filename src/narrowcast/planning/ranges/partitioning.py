@@ -254,11 +254,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 
 
 def scheme(name: str, **params: Any) -> Scheme:
-<<<<<<< HEAD
-    """Return the partitioner of a name; parameters with the value None keep their defaults.
-=======
-    """Return the partitioner with a given name; parameters that are None have their defaults.
->>>>>>> clarity
+    """Return the partitioner with a given name; a parameter of None has its default.
 
     Examples
     --------

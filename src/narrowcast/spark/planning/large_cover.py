@@ -212,7 +212,7 @@ def _choose(
 def _count(
     batches: Iterator[pa.RecordBatch], candidates: Broadcast[CandidateClusters], turn: int
 ) -> Iterator[pa.RecordBatch]:
-    """Count the subscribers of a partition that choose each cluster, and get each flow from it or directly."""
+    """Count the subscribers of a partition by chosen cluster, and by flow received from it or directly."""
     for _, found in _choose(batches, candidates.value):
         yield from counts_of(found, turn).to_batches()
 
