@@ -102,7 +102,7 @@ def join(
 def leave(
     x: int, g: int, start: Ints, who: Numbers, weight: Doubles, state: Doubles, sets: Words, count: Numbers
 ) -> None:
-    """Remove a flow from its group."""
+    """Remove a flow from its group, and update the group's subscribers, weight, size and load."""
     for i in range(start[x], start[x + 1]):
         s = who[i]
         count[g, s] -= 1

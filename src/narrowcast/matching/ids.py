@@ -40,7 +40,7 @@ class SubscriptionIds:
         self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))
 
     def slots(self, ids: Ints) -> Ints:
-        """Return the newest slot of each id, -1 for an id that never had one."""
+        """Return the slot of the newest subscription with each id, -1 for an id that was never used."""
         at = np.minimum(np.searchsorted(self._first, ids), max(0, len(self._first) - 1))
         there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
         slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)

@@ -76,7 +76,7 @@ class MatcherView(MatchQueries):
         return Matches.trusted(*self._find(events))
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches; see `MatchQueries`."""
+        """Return the positions in `subscriptions_` of the subscriptions that a single event matches."""
         now = self._snapshot
         one = now.reader.read(event) if isinstance(event, Mapping) else None
         if one is None:

@@ -79,7 +79,7 @@ class Replanner(BasePlanner):
         return {}
 
     def fit(self, interest: Interest) -> Self:
-        """Make the first plan, `plan_`."""
+        """Make the first plan for an interest, and set `plan_`; return self."""
         self.interest_, self.plan_ = interest, self.planner.fit(interest).plan_
         return self
 

@@ -302,5 +302,5 @@ def hulls_of(boxes: Boxes, attributes: Sequence[int]) -> tuple[Ints, Ints, Flags
 
 
 def _covered(edges: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Return the first and the last position that intervals (lo, hi] overlap."""
+    """Return the first and the last position of a tree that each interval (lo, hi] overlaps."""
     return np.searchsorted(edges, lo, side="right"), np.searchsorted(edges, hi, side="left")

@@ -88,7 +88,7 @@ class KMeans(ChoosingBaseline):
         self.restarts = restarts
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Cluster the flows of an interest, let subscribers choose, and set `plan_`; return self."""
         check_whole("clusters", self.clusters)
         check_whole("restarts", self.restarts)
         return super().fit(interest)

@@ -128,7 +128,7 @@ class Joint(BasePlanner):
         self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Assign the flows of an interest to sessions and groups, and set `plan_`; return self."""
         limits = self._checked_limits()
         end = None if self.seconds is None else time.monotonic() + self.seconds
         points, flows = FlowPoints.of(interest)

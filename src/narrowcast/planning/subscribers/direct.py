@@ -113,7 +113,7 @@ class Direct(BasePlanner):
         self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Put the subscribers of an interest into clusters, and set `plan_`; return self."""
         n_channels = check_start(self.start, self.channels, "direct")
         check_seed(self.seed)
         check_whole("sample", self.sample)

@@ -83,7 +83,7 @@ class DirectPlan:
         return self.tally.cost(self.rate)
 
     def plan(self) -> ChannelPlan:
-        """Collect the plan on the driver."""
+        """Collect the memberships from Spark, and return the plan on the driver."""
         flow, channel = np.nonzero(self.tally.count)
         carries = pa.table({"flow": self.flows.take(flow), "channel": channel.astype(np.int32)})
         with plainly("collect the plan"):

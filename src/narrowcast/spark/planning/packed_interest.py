@@ -70,12 +70,12 @@ class PackedInterest:
     size: Ints
 
     def __len__(self) -> int:
-        """Return the number of kinds."""
+        """Return the number of kinds of flows."""
         return len(self.rate)
 
     @property
     def n_users(self) -> int:
-        """The number of users."""
+        """Number of users: the subscribers of the interest."""
         return len(self.subscribers)
 
     @property

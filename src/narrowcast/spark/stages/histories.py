@@ -95,7 +95,7 @@ class Histories:
         return str(self.packed.schema["label"].dataType.simpleString())[len("array<") : -1]
 
     def table(self) -> DataFrame:
-        """Return the histories as a table.
+        """Return a table with one row for each owner and its history.
 
         Its columns are the owner, `subscription_id` or `subscriber`, and `history` array<bigint>, event ids
         in the order of time.
@@ -370,7 +370,7 @@ def _pack(
 
 
 def _cut(batches: Iterator[pa.RecordBatch], numbers: Broadcast[_Numbers]) -> Iterator[pa.RecordBatch]:
-    """Yield the matches of many events, divided by block: see `_pieces` for the columns."""
+    """Yield the matches of many events, divided by block, as rows made by `_pieces`."""
     mapping = numbers.value
     pending: list[tuple[Numbers, Numbers]] = []
     for batch in batches:
@@ -396,7 +396,7 @@ def _to_numbers(batch: pa.RecordBatch, mapping: _Numbers) -> tuple[Numbers, Numb
 
 
 def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the positions of `wanted` in ascending ids, and which of them are valid."""
+    """Return the position of each of `wanted` in the ascending ids, and a mask of those that are found."""
     if len(ids) == 0:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # consecutive ids, the usual case

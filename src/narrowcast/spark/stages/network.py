@@ -65,7 +65,7 @@ class NetworkTables:
         locations: str | Path | None = None,
         publishers: str | Path | None = None,
     ) -> Self:
-        """Read the tables on the driver.
+        """Read the tables of a network on the driver, and check them.
 
         Parameters
         ----------

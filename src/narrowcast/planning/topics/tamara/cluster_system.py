@@ -93,7 +93,7 @@ class ClusterSystem:
         self.addresses.listen(("t", topic), peer, 1)
 
     def drop(self, peer: int, topic: int) -> None:
-        """End a direct subscription."""
+        """End a subscriber's direct subscription to a topic."""
         channel, before = self.topics[topic], self._direct(topic)
         self.peers.direct.clear(peer, topic)
         channel.members.remove(peer)

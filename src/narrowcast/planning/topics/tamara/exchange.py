@@ -62,7 +62,7 @@ class MessageCounter:
         self.sent = dict.fromkeys(KINDS, 0)
 
     def send(self, kind: str, count: int = 1) -> None:
-        """Count messages of a kind."""
+        """Add to the number of messages of a kind."""
         self.sent[kind] += count
 
     def notify(self, kind: str, channel: Channel) -> Channel:
@@ -146,7 +146,7 @@ class MessageCounter:
         )
 
     def announce(self, members: ChannelMembers) -> Ints:
-        """Notify all members of a channel of its change, and return them."""
+        """Notify all members of a channel that it has changed; count the messages, and return the members."""
         self.send("cluster", len(members))
         return members.all()
 
