@@ -406,7 +406,11 @@ def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _pieces(matches: list[tuple[Numbers, Numbers]], mapping: _Numbers) -> pa.RecordBatch:
-    """Return a row for each block with matches: block, its matched event numbers, and their rows, packed."""
+    """Group the given matches by block, and return one row for each block that has any.
+
+    The columns are `block`, the numbers of the `event`s matched in it, and `places`: for each of these events
+    the matching rows as positions in the block, packed as lists.
+    """
     event, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     block = row // mapping.size
     narrow = np.uint16 if mapping.n_rows // mapping.size < 1 << 16 else np.int32  # numpy radix-sorts uint16
