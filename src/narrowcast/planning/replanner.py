@@ -102,7 +102,7 @@ class Replanner(BasePlanner):
         return delta_between(self.plan_, self.plan_)
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest; `plan` is the start if the planner requires an earlier plan."""
+        """Return a copy fitted to an interest; `plan` is the start if the planner requires an earlier one."""
         again = copy(self)
         if self.planner.capabilities.warm_start == "required":
             planner: Any = copy(self.planner)

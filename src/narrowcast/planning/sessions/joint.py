@@ -229,7 +229,7 @@ class Joint(BasePlanner):
         return best
 
     def _checked_limits(self) -> GroupLimits:
-        """Check parameters, and return the limits."""
+        """Check parameters, and return the limits on groups."""
         if self.start is None:
             check_levels(self.channels, self.sessions, "joint")
         elif not isinstance(self.start, ChannelPlan):

@@ -173,7 +173,7 @@ class Direct(BasePlanner):
         return found
 
     def _soften(self, clusters: SubscriberClusters, some: Ints) -> None:
-        """Move subscribers to cheaper clusters, with full wants and with probabilities; keep the better."""
+        """Move subscribers, with wants counting in full and then by probability; keep the better result."""
         clusters.settle(some, self.passes)
         full, cost = clusters.cluster.copy(), clusters.cost
         for q in probabilities_below_1(self.soft, len(some) / max(len(clusters.size), 1)):

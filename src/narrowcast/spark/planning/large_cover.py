@@ -68,7 +68,8 @@ class CoverPlan:
     carries, channels
         The tables of flows and of channels, as in `ChannelPlan.to_tables`.
     listens, unicast
-        Spark tables `subscriber`, `channel` and `subscriber`, `flow`; valid within the block of `plan_cover`.
+        Spark tables `subscriber`, `channel` and `subscriber`, `flow`; valid inside the
+        `with` statement of `plan_cover`.
     cost
         The cost `overall`.
     flows, rate
@@ -103,7 +104,7 @@ def plan_cover(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Iterator[CoverPlan]:
-    """Plan overlapping clusters of flows on Spark; the tables of the result are valid within the block.
+    """Plan overlapping clusters of flows on Spark; the result's tables are valid inside the `with` statement.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class DirectPlan:
     Parameters
     ----------
     listens
-        Spark table `subscriber`, `channel`; valid within the block of `plan_direct`.
+        Spark table `subscriber`, `channel`; valid inside the `with` statement of `plan_direct`.
     tally
         Number of members of each cluster, and of those that want each flow.
     flows, rate
@@ -105,7 +105,7 @@ def plan_direct(
     portion: int = PORTION,
     progress: Progress | None = None,
 ) -> Iterator[DirectPlan]:
-    """Cluster subscribers on Spark; the table of the result is valid within the block.
+    """Cluster subscribers on Spark; the result's table is valid inside the `with` statement.
 
     Parameters
     ----------

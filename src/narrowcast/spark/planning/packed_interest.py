@@ -111,7 +111,7 @@ class PackedInterest:
 
 @contextmanager
 def pack_interest(frames: InterestFrames) -> Iterator[PackedInterest]:
-    """Pack an interest; the result's tables are persisted and valid within the block.
+    """Pack an interest; the result's tables are persisted, and valid inside the `with` statement.
 
     A task holds the users of one flow at a time, and the rates of a kind are added up before the shuffle:
     neither a flow that all subscribers want nor a kind of very many flows overloads a task.

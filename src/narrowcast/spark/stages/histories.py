@@ -66,7 +66,7 @@ _BATCH, _FEW = "spark.sql.parquet.columnarReaderBatchSize", "64"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
-    """The recent events of each owner (a subscription or subscriber), packed; without matches it has none.
+    """The recent events of each owner (subscription or subscriber), packed; an owner may have none.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def histories(
     Parameters
     ----------
     matches
-        `event_id` and `subscription_ids`, one row for each event: from `match`, or from a file read within
+        `event_id` and `subscription_ids`, one row for each event: from `match`, or from a file read inside
         `long_rows`. They are read twice when `recent` is given or `events` is not.
     subscriptions
         `subscription_id`, and `subscriber` for histories of subscribers. Each has a history. Matches of a
@@ -259,10 +259,10 @@ def write_histories(found: Histories, path: str) -> dict[str, int]:
 
 @contextmanager
 def long_rows(spark: SparkSession) -> Iterator[None]:
-    """Read Parquet tables in small batches of rows within a block, to save memory when rows are long.
+    """Inside a `with` statement, read Parquet tables in small batches, to save memory if rows are long.
 
     By default Spark reads 4,096 rows at a time in every task: 1.6 GB for events that match 50,000
-    subscriptions each. Within this block it reads 64 rows, 26 MB.
+    subscriptions each. Inside the statement it reads 64 rows, 26 MB.
     """
     before = spark.conf.get(_BATCH)
     spark.conf.set(_BATCH, _FEW)
