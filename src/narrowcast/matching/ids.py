@@ -34,7 +34,7 @@ class SubscriptionIds:
         self._own: list[int] = []
 
     def add(self, ids: Ints, slot: int) -> None:
-        """Assign consecutive slots, from `slot` on, to ids."""
+        """Give consecutive slots, from `slot` on, to the subscriptions with these ids."""
         del self._own[slot - len(self._first) :]
         self._own += ids.tolist()
         self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))

@@ -71,7 +71,7 @@ class RangeTree(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RangeTrees:
-    """Assigns events and subscriptions to parts by COBAS: see the module. Small, equal on every machine.
+    """Assigns events and subscriptions to parts: positions in trees of attributes. Equal on every machine.
 
     With weights, a subscription belongs to the tree where the positions that it covers weigh least; ties are
     broken by the hash of its id. Without, the hash chooses among the trees of attributes that it bounds; if
