@@ -50,7 +50,7 @@ def intersect(words: Words, start: Ints, n_rows: int, width: int, out: Words) ->
 
 @kernel
 def numbers(words: Words, n_words: int, base: int, out: Numbers, at: int) -> int:
-    """Write `base` + the position of each set flag from `out[at]` on; return the position after the last.
+    """Write the positions of set flags, plus `base`, from `out[at]` on; return the position after the last.
 
     A few numbers are written for every word, set or not, and overwritten by the next: that is cheaper than
     a mispredicted branch. So `out` needs SLACK entries beyond its last.

@@ -28,7 +28,7 @@ LEFT, RIGHT = 0, 1
 
 
 class PositionTree(NamedTuple):
-    """A balanced tree of positions.
+    """A balanced binary tree whose nodes are the positions of a line.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def machines_for(segments: float, capacity: float) -> float:
 
 @kernel
 def hull_of(tree: PositionTree, sums: NodeSums, x: int, left: int, right: int) -> tuple[int, int]:
-    """Return the first and the last position covered by the segments of a node that pushes nothing itself."""
+    """Return the first and last position of the segments of a node that does not push."""
     rights = tree.n_right[x] + 1
     here = sums.segments[tree.at[x] + left * rights + right]
     begins, ends = tree.lo[x], tree.hi[x]
@@ -316,7 +316,7 @@ def held(tree: PositionTree, sums: NodeSums, push: Flags) -> tuple[Doubles, Ints
 
 @kernel
 def pieces_of(tree: PositionTree, push: Flags, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the pieces that intervals are cut into: interval, node, first and last position.
+    """Return the pieces into which nodes cut intervals: interval, storing node, first and last position.
 
     A node keeps its own position, so the pieces of an interval never overlap.
     """

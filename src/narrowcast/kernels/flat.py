@@ -67,7 +67,7 @@ def meet(
     bucket: NDArray[np.uint8],
     out: Words,
 ) -> None:
-    """Write the flags of the boxes that contain each event to a row of `out`.
+    """Set the flags of the boxes that contain each event, in one row of `out` for each event.
 
     `ends` has the lower and the upper code of each column of a box side by side.
     """

@@ -59,7 +59,7 @@ class GridBounds(NamedTuple):
 
 
 class GridArrays(NamedTuple):
-    """Groups of boxes, each with its own grid.
+    """Arrays of the grid index: groups of boxes, the grid of each group, and chunks of boxes.
 
     The groups of slot s are those from `slot[s]` to `slot[s + 1]`: slot 0 applies to every event, other slots
     to their own events. Group g is compared in `group[g, N_COLUMNS]` columns, from `column[group[g,

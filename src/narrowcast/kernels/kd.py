@@ -27,7 +27,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def parts_of_points(
     keys: Ints, row: Numbers, root: Numbers, cut: Ints, left: Numbers, right: Numbers, out: Numbers
 ) -> None:
-    """Write for each event, a column of `keys`, the part it is in in each tree; node i reads row `row[i]`."""
+    """Write for each event, a column of `keys`, its part in each tree; node i reads the row `row[i]`."""
     for e in range(len(out)):
         for r in range(len(root)):
             node = root[r]

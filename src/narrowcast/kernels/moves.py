@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 @kernel
 def count_in(indptr: Ints, index: Numbers, cluster: Ints, count: Numbers, size: Ints) -> None:
-    """Count the members of each cluster, and those that want each flow; cluster -1 stands for no cluster."""
+    """Count the members of each cluster, and those that want each flow; -1 is no cluster."""
     count[:] = 0
     size[:] = 0
     for x in range(len(cluster)):
@@ -56,7 +56,7 @@ def enter(
     x: int, c: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
     step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Add a subscriber to a cluster."""
+    """Add a subscriber to a cluster, and update its rate and what further members would add."""
     for i in range(indptr[x], indptr[x + 1]):
         f = index[i]
         union[c] += step[f, c]
@@ -71,7 +71,7 @@ def leave(
     x: int, c: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
     step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Remove a subscriber from a cluster."""
+    """Remove a subscriber from a cluster, and update its rate and what further members would add."""
     for i in range(indptr[x], indptr[x + 1]):
         f = index[i]
         count[f, c] -= 1

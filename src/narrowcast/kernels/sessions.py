@@ -44,7 +44,7 @@ def count_in(points: Points, cluster: Ints, state: State) -> None:
 
 @kernel
 def put(points: Points, k: int, into: int, state: State) -> None:
-    """Add a point to a cluster."""
+    """Add a point to a cluster, and update its users and rate."""
     start, who, rate = points
     count, flag, size, theta = state
     for i in range(start[k], start[k + 1]):

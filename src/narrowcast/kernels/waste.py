@@ -102,7 +102,7 @@ def join(
 def leave(
     x: int, g: int, start: Ints, who: Numbers, weight: Doubles, state: Doubles, sets: Words, count: Numbers
 ) -> None:
-    """Remove a flow from its group."""
+    """Remove a flow from its group, and update the group's subscribers, weight, size and load."""
     for i in range(start[x], start[x + 1]):
         s = who[i]
         count[g, s] -= 1
@@ -319,7 +319,7 @@ def unite(links: Ints, parent: Ints, into: Ints) -> None:
 
 @kernel
 def flags(start: Ints, who: Numbers, words: Words) -> None:
-    """Set in each row of bits the flags of the subscribers of that flow."""
+    """Set in row i of `words` the flags of the subscribers of flow i."""
     for row in range(len(start) - 1):
         for i in range(start[row], start[row + 1]):
             words[row, who[i] >> 6] |= np.uint64(1) << np.uint64(who[i] & 63)

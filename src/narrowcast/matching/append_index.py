@@ -68,7 +68,7 @@ class BoxChunk:
 
     @classmethod
     def empty(cls, n_attributes: int) -> BoxChunk:
-        """Return a chunk without boxes."""
+        """Return a chunk without boxes, for events with a number of attributes."""
         room = 4 * CHUNK
         return cls(
             0,
@@ -223,7 +223,7 @@ class AppendIndex:
 
     @property
     def nbytes(self) -> int:
-        """Size in memory in bytes."""
+        """Size of the chunks in memory, in bytes."""
         return sum(
             c.words.nbytes + c.lo.nbytes + c.hi.nbytes + c.attribute.nbytes + c.indptr.nbytes
             for c in self.chunks

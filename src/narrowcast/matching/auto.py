@@ -156,7 +156,7 @@ class AutoMatcher(IndexedMatcher):
 
 
 def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> AutoMatcher | Scan:
-    """Return a matcher for a job of known size: `Scan` if building an index would not pay off."""
+    """Return the fastest matcher for a job of known size: `Scan` if building an index would not pay off."""
     return Scan() if n_subscriptions * n_events <= _FEW_PAIRS else AutoMatcher(threads=threads)
 
 

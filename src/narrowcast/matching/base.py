@@ -35,7 +35,7 @@ class Matcher(Protocol):
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The current subscriptions."""
+        """The current subscriptions, in the order of positions in results."""
         ...
 
 

@@ -60,7 +60,7 @@ class FlatIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> FlatIndex:
-        """Build the index of boxes."""
+        """Build the index from coded boxes; a sample of events shows which values are frequent."""
         n, k = len(boxes), boxes.n_columns
         width = min(_WIDTH, max(1, -(-n // 64)))
         n_chunks = -(-n // (width * 64))
@@ -150,7 +150,7 @@ class BlockIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:
-        """Build the index of boxes."""
+        """Build the index from coded boxes; a sample of events shows which values are frequent."""
         buckets = Buckets.of(boxes, sample)
         groups = BoxGroups.of(boxes, sample)
         size, width = np.diff(groups.first), np.diff(groups.column_at)

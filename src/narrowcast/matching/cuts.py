@@ -286,7 +286,7 @@ class CutTree:
         return found
 
     def tree(self, part: Mapping[int, int]) -> CellTree:
-        """Return the finished tree, given the number of the part for each cell."""
+        """Return the finished cell tree; `part` is the number of the part for each cell."""
         name = {node: ~number for node, number in part.items()}
         inner: list[int] = []
         todo = [0]

@@ -42,7 +42,7 @@ class GrowingRows:
         self._n_rows = self._n = 0
 
     def append(self, counts: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Add rows of the given lengths; return where to write them, with SLACK entries beyond."""
+        """Reserve space for rows of the given lengths, and SLACK entries beyond; return where to write."""
         begin, end = self._n, self._n_rows + len(counts)
         self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
         self._n, self._n_rows = int(self._indptr[end]), end
@@ -53,5 +53,5 @@ class GrowingRows:
         return self._box[begin:]
 
     def found(self) -> CandidateBoxes:
-        """Return the rows so far."""
+        """Return the rows appended so far, without the spare capacity."""
         return CandidateBoxes(self._indptr, self._box[: self._n])

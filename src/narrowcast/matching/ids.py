@@ -34,13 +34,13 @@ class SubscriptionIds:
         self._own: list[int] = []
 
     def add(self, ids: Ints, slot: int) -> None:
-        """Assign consecutive slots, from `slot` on, to ids."""
+        """Give consecutive slots, from `slot` on, to the subscriptions with these ids."""
         del self._own[slot - len(self._first) :]
         self._own += ids.tolist()
         self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))
 
     def slots(self, ids: Ints) -> Ints:
-        """Return the newest slot of each id, -1 for an id that never had one."""
+        """Return the slot of the newest subscription with each id, -1 for an id that was never used."""
         at = np.minimum(np.searchsorted(self._first, ids), max(0, len(self._first) - 1))
         there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
         slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)

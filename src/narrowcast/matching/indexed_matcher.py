@@ -132,7 +132,7 @@ class IndexedMatcher(MatchQueries):
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The current subscriptions."""
+        """The current subscriptions, in the order of positions in results."""
         return self._snapshot.subscriptions
 
     def add(self, subscriptions: SubscriptionSet) -> Self:
@@ -317,7 +317,7 @@ class IndexedMatcher(MatchQueries):
         return self.snapshot().match(events)
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches; see `MatchQueries`."""
+        """Return the positions in `subscriptions_` of the subscriptions that a single event matches."""
         return self.snapshot().match_one(event)
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ class MatchQueries(ABC):
     @property
     @abstractmethod
     def subscriptions_(self) -> SubscriptionSet:
-        """The current subscriptions."""
+        """The current subscriptions, in the order of positions in results."""
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
         """Return the positions of the subscriptions that one event matches.
@@ -61,7 +61,7 @@ class MatchQueries(ABC):
 
 
 def require_fitting(events: EventBatch, schema: Schema) -> None:
-    """Refuse anything but a batch of events with the subscriptions' schema."""
+    """Refuse anything but a batch of events whose schema is that of the subscriptions."""
     if not isinstance(events, EventBatch):
         raise InputError(
             f"events={type(events).__name__}: must be an EventBatch; make one with EventBatch.from_arrow or "

@@ -76,7 +76,7 @@ class MatcherView(MatchQueries):
         return Matches.trusted(*self._find(events))
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches; see `MatchQueries`."""
+        """Return the positions in `subscriptions_` of the subscriptions that a single event matches."""
         now = self._snapshot
         one = now.reader.read(event) if isinstance(event, Mapping) else None
         if one is None:
@@ -138,7 +138,7 @@ class MatcherView(MatchQueries):
         return index[: ends[-1]]
 
     def _shared(self, events: EventBatch, work: Callable[[EventBatch, Keys], T]) -> list[T]:
-        """Apply a function to each thread's share of events and keys; return the results in order."""
+        """Divide events among threads, apply `work` to each share and its keys; return results in order."""
         keys = EventKeys(events)
         n = max(1, min(self._threads, len(events) // _LEAST))
         if n == 1:

@@ -135,7 +135,7 @@ class Ranks:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Data type of a code."""
+        """Data type of codes: unsigned integers of 16 or 32 bits."""
         return np.dtype(np.uint16 if np.diff(self.cut_at).max(initial=0) + 1 < 2**16 else np.uint32)
 
     def codes(self, keys: Sequence[Ints], n_events: int) -> Codes:
@@ -156,7 +156,7 @@ class Ranks:
 
     @property
     def nbytes(self) -> int:
-        """Size in memory in bytes."""
+        """Size of the cuts in memory, in bytes."""
         return (
             self.all_cuts.nbytes + self.cut_at.nbytes + sum(t.nbytes for t in self._tables if t is not None)
         )

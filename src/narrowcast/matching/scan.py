@@ -57,7 +57,7 @@ class Scan(MatchQueries):
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The current subscriptions."""
+        """The current subscriptions, in the order of positions in results."""
         if not hasattr(self, "_subscriptions"):
             raise ParameterError("Scan has no subscriptions; call fit first")
         return self._subscriptions

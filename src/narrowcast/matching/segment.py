@@ -112,7 +112,7 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the index and the coding."""
+        """Size in bytes of the index, and of the cuts by which values are coded."""
         own = sum(array.nbytes for array in self.index.arrays().values())
         extra = (self.owners.owner, self.owners.exact)
         return own + self.ranks.nbytes + sum(a.nbytes for a in extra if a is not None)

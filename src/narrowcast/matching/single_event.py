@@ -52,7 +52,7 @@ class OneEvent:
         return 1
 
     def key(self, attribute: int) -> int:
-        """Return the key of an attribute, or its hash: see narrowcast.matching.event_keys."""
+        """Return the key of an attribute; for attribute numbers beyond the schema, the hash of a string."""
         plain = attribute - len(self._schema)
         if plain < 0:
             return self._keys.get(attribute, NULL)
@@ -60,7 +60,7 @@ class OneEvent:
         return NULL if value is None else int(hashes(pa.array([value], pa.string()))[0])
 
     def keys(self, attribute: int) -> NDArray[np.int64]:
-        """Return the key of an attribute, or its hash, as an array of length 1."""
+        """Return an array with the key of an attribute, or the hash of a string: see `key`."""
         return np.array([self.key(attribute)], np.int64)
 
     def batch(self) -> EventBatch:

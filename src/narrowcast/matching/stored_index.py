@@ -51,7 +51,7 @@ _BOXES = ("owner", "indptr", "attribute", "lo", "hi", "exact")
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Location of an array, relative to the end of the header."""
+    """Location of an array in the file, relative to the end of the header."""
 
     name: str
     dtype: str
@@ -94,7 +94,7 @@ class StoredIndex:
 def write(
     path: str | os.PathLike[str], header: IndexHeader, subscriptions: SubscriptionSet, arrays: Arrays
 ) -> None:
-    """Write a file atomically: a reader of the path finds the old file or the complete new one."""
+    """Write an index file atomically: a reader of the path finds the old file or the complete new one."""
     target = _target(path)
     whole = {**_unpacked(subscriptions), **{f"index.{name}": array for name, array in arrays.items()}}
     raw = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in whole.items()}
@@ -122,7 +122,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredIndex:
-    """Map a file into memory; `verify` reads all of it once and compares checksums."""
+    """Map an index file into memory; `verify` reads all of it once and compares checksums."""
     path = Path(path)
     if not path.is_file():
         what = "is not a file" if path.exists() else "is not there"

@@ -38,7 +38,7 @@ class TupleIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes) -> TupleIndex:
-        """Build the index of boxes."""
+        """Build the index from coded boxes."""
         point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
         group, column_at, column = _groups(boxes, point)
         hashes = kernels.hash_points(group, boxes.indptr, boxes.column, boxes.hi, point)

@@ -148,7 +148,7 @@ class OnlinePlanner(Planner, Protocol):
         ...
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest, continuing from a plan if one is given."""
+        """Return a copy fitted to an interest, continuing from an earlier plan if one is given."""
         ...
 
 

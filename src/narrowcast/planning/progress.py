@@ -17,7 +17,7 @@ _OBSERVER: ContextVar[Callable[[float], None] | None] = ContextVar("observer", d
 
 @contextmanager
 def observe_costs(observer: Callable[[float], None]) -> Iterator[None]:
-    """Have planners report the current cost of their plan repeatedly, for the duration of a block.
+    """Inside a `with` statement, have planners report the current cost of their plan repeatedly.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Replanner(BasePlanner):
         return {}
 
     def fit(self, interest: Interest) -> Self:
-        """Make the first plan, `plan_`."""
+        """Make the first plan for an interest, and set `plan_`; return self."""
         self.interest_, self.plan_ = interest, self.planner.fit(interest).plan_
         return self
 
@@ -102,7 +102,7 @@ class Replanner(BasePlanner):
         return delta_between(self.plan_, self.plan_)
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest; a planner that requires an earlier plan gets `plan`."""
+        """Return a copy fitted to an interest; `plan` is the start if the planner requires an earlier one."""
         again = copy(self)
         if self.planner.capabilities.warm_start == "required":
             planner: Any = copy(self.planner)

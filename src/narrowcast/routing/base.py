@@ -34,7 +34,7 @@ class RouteMethod(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in tables and output."""
+        """Name of the route in tables and output, such as `channel+unicast`."""
         return self.name.lower().replace("_", "+")
 
 
@@ -71,7 +71,7 @@ class Deliveries:
 
     @property
     def n_events(self) -> int:
-        """Number of events."""
+        """Number of events in the batch."""
         return len(self.method)
 
     def to_table(self) -> pa.Table:
@@ -110,11 +110,11 @@ class Router(Protocol):
         ...
 
     def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:
-        """Return for each channel the least share of interested members for its use; None if not used."""
+        """Return for each channel the least share of interested members for its use, or None for no rule."""
         ...
 
     def for_plan(self, plan: ChannelPlan) -> Router:
-        """Return a router for this plan only, with everything precomputed that depends on the plan."""
+        """Return a router that only works with this plan, and computes beforehand what depends on it."""
         ...
 
     def route(
@@ -144,7 +144,7 @@ class BaseRouter:
     send: float = 0.0
 
     def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """Return None: the router has no thresholds."""
+        """Return None: by default, channels are used whatever the share of interested members."""
         return None
 
     def for_plan(self, plan: ChannelPlan) -> Self:  # noqa: ARG002

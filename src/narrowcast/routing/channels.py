@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChannelRouter(BaseRouter):
-    """Sends over every channel that carries the flow and has an interested listener; directly to the others.
+    """Sends an event over channels of its flow that have an interested listener, and directly to the others.
 
     An interested subscriber that no channel reaches is sent to directly, whatever the plan says.
 
@@ -40,7 +40,7 @@ class ChannelRouter(BaseRouter):
         plan: ChannelPlan,
         publisher: ArrayLike | None = None,  # noqa: ARG002 - no cost is weighed
     ) -> Deliveries:
-        """Return the deliveries of each event."""
+        """Return for each event the channels of its flow with an interested listener, and direct messages."""
         flow = flows_of(events, matches, plan)
         event, subscriber = matches.rows(), matches.index.astype(np.int64)
         width = max(plan.n_channels, 1)

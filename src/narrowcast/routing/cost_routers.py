@@ -216,7 +216,7 @@ class ExactRouter(_PlanOrDirectRouter):
 
 
 class PartialRouter(_CostRouter):
-    """Sends over one channel plus directly to others, or directly to all, whichever costs least.
+    """Sends over one channel and directly to subscribers outside, or directly to all, at least cost.
 
     Any channel may be used, whether or not it carries the event's flow, since interested subscribers outside
     of it are sent to directly. Among equal costs it prefers the route with the fewest unwanted deliveries,

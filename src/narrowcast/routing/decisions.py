@@ -77,7 +77,7 @@ class RouteDecision:
         All routes: direct messages, the plan's channels, further routes that the router compares (by cost),
         broadcast, and the ideal.
     interested, members
-        Number of members of the channels in question, and of those with interest: nodes, or subscribers
+        Number of interested members, and of all members, of the channels in question: nodes, or subscribers
         without a network.
     threshold
         The least share of interested members from which those channels are used; None without such a rule.
@@ -126,7 +126,7 @@ def decide(
     *,
     network: Network | None = None,
 ) -> list[RouteDecision]:
-    """Return the decisions of a router on some events, with costs and reasons.
+    """Return a router's decision on each of the given events, with costs of all routes and reasons.
 
     It is slower than `route`, and meant for a few events.
 

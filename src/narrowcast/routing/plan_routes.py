@@ -114,8 +114,8 @@ class PlanRoutes:
         subscribers
             Labels of all current subscribers.
         subscription_id, owner
-            Their subscriptions, and the position of the subscriber of each, for a plan with a channel per
-            subscription. Without these, such a plan routes to whole subscribers.
+            Ids of their subscriptions, and the position of the subscriber of each, for a plan with a channel
+            per subscription. Without these, such a plan may use any channel of an interested subscriber.
         """
         plan = self.plan
         listens = sp.vstack([plan.listens, sp.csr_array((1, plan.n_channels), dtype=plan.listens.dtype)])

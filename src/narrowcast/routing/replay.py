@@ -109,7 +109,7 @@ class EventReplay:
         return np.where(wanted, self.network.broadcast(self.publisher), 0.0)
 
     def in_plan(self, plan: ChannelPlan) -> Matches:
-        """Return the interested subscribers as positions among a plan's subscribers."""
+        """Return the interested subscribers of each event as positions among a plan's subscribers."""
         place = positions("subscriber", self.subscribers, plan.subscribers)[self.interested.index]
         if (place < 0).any():
             missing = self.subscribers[int(self.interested.index[np.flatnonzero(place < 0)[0]])].as_py()

@@ -301,7 +301,7 @@ def _uneven(tree: CutTree, node: int, cells: int, limit: float, slack: float) ->
 
 
 def _same_cells(parts: Partitioning) -> bool:
-    """Return whether all rows have the same cells, in the same tree."""
+    """Return whether all rows of a partitioning have the same cells, in the same tree."""
     todo = [parts.root.tolist()]
     while todo:
         nodes = todo.pop()

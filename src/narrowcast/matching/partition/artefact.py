@@ -82,7 +82,7 @@ def write_partitions(
 
 
 def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
-    """Read parts from a plan artefact.
+    """Read the parts of the matching work that `write_partitions` wrote, and how they were made.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Parts(Protocol):
 
     @property
     def parts(self) -> int:
-        """Number of parts."""
+        """Number of parts into which the matching work is divided."""
 
     @property
     def copies(self) -> int:
@@ -157,7 +157,7 @@ def require_schema(subscriptions: SubscriptionSet, schema: Schema) -> None:
 
 
 def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return a pseudo-random 64-bit number for each id (splitmix64)."""
+    """Return a pseudo-random 64-bit number for each id, the same on every machine (splitmix64)."""
     x = ids.view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -170,7 +170,7 @@ def row_of(ids: NDArray[np.int64], rows: int) -> Ints:
 
 
 def shared(share: NDArray[np.float64], whole: int) -> Ints:
-    """Divide a total into integers of at least 1, in proportion to shares."""
+    """Divide `whole` into integers of at least 1, in proportion to the given shares."""
     exact = share / share.sum() * (whole - len(share))
     found = np.floor(exact).astype(np.int64)
     order = np.argsort(found - exact, kind="stable")

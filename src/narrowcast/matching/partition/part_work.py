@@ -25,7 +25,7 @@ _LEAST = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """Cost of a part: a linear function of its events, subscriptions, their product, and its matches.
+    """Cost of a part: a linear function of its events, subscriptions, pairs of these, and matches.
 
     Examples
     --------

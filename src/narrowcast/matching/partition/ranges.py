@@ -71,7 +71,7 @@ class RangeTree(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RangeTrees:
-    """Assigns events and subscriptions to parts by COBAS: see the module. Small, equal on every machine.
+    """Assigns events and subscriptions to parts: positions in trees of attributes. Equal on every machine.
 
     With weights, a subscription belongs to the tree where the positions that it covers weigh least; ties are
     broken by the hash of its id. Without, the hash chooses among the trees of attributes that it bounds; if
@@ -302,5 +302,5 @@ def hulls_of(boxes: Boxes, attributes: Sequence[int]) -> tuple[Ints, Ints, Flags
 
 
 def _covered(edges: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Return the first and the last position that intervals (lo, hi] overlap."""
+    """Return the first and the last position of a tree that each interval (lo, hi] overlaps."""
     return np.searchsorted(edges, lo, side="right"), np.searchsorted(edges, hi, side="left")

@@ -88,7 +88,7 @@ class KMeans(ChoosingBaseline):
         self.restarts = restarts
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Cluster the flows of an interest, let subscribers choose, and set `plan_`; return self."""
         check_whole("clusters", self.clusters)
         check_whole("restarts", self.restarts)
         return super().fit(interest)
@@ -130,9 +130,10 @@ def initial_clusters(sets: Counts, n_clusters: int, rng: np.random.Generator) ->
 
 
 def distances(sets: Counts, number: Ints) -> Doubles:
-    """Return squared distances of flows from clusters' centres: 0/1 vectors of subscribers and their means.
+    """Return the squared distance of each flow from each cluster's centre, the mean of its flows.
 
-    All sums are of integers, so that they do not depend on the numbering of subscribers.
+    An empty cluster has the centre 0. All sums are of integers, so that they do not depend on the numbering
+    of subscribers.
     """
     n_sets, n_clusters = sets.shape[0], int(number.max(initial=-1)) + 1
     ones = np.ones(n_sets, np.int64)

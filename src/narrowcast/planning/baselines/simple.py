@@ -36,7 +36,7 @@ class _Baseline(BasePlanner):
         self.seed = seed
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Make the baseline's plan for an interest, and set `plan_`; return self."""
         check_channels(self.channels)
         check_seed(self.seed)
         self.plan_ = self._plan(interest)
@@ -126,7 +126,7 @@ class Hash(_Baseline):
     """
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Assign the flows of an interest to channels by hash, and set `plan_`; return self."""
         check_channels(self.channels, required="hash")
         return super().fit(interest)
 

@@ -75,7 +75,7 @@ class Static(ChoosingBaseline):
         self.start = start
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Let the subscribers of an interest choose among existing channels, and set `plan_`; return self."""
         if self.start is not None and not isinstance(self.start, ChannelPlan):
             raise ParameterError(parameter="start", value=self.start, limit="a plan")
         return super().fit(interest)

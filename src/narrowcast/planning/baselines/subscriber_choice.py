@@ -69,7 +69,7 @@ class ChoosingBaseline(BasePlanner):
         self.interval = interval
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Cluster the flows of an interest, let subscribers choose, and set `plan_`; return self."""
         check_channels(self.channels)
         check_seed(self.seed)
         costs = Overall(
@@ -321,7 +321,7 @@ def _columns(matrix: Relation, some: Positions, width: int | None = None) -> Rel
 
 
 def _check_shape(name: str, found: Relation, wanted: tuple[int, int]) -> None:
-    """Refuse a relation of the wrong numbers of flows, subscribers or clusters."""
+    """Refuse a relation whose size differs from the numbers of flows, subscribers or clusters."""
     if found.shape != wanted:
         raise ParameterError(
             f"{name}: has shape {found.shape}; for this interest and these clusters it must be {wanted}",

@@ -111,7 +111,7 @@ class _Clustering(BasePlanner, ABC):
         self.distance = distance
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Group the heaviest flows of an interest, one channel per group, and set `plan_`; return self."""
         check_channels(self.channels, required=type(self).__name__.lower())
         check_seed(self.seed)
         if self.distance not in _KINDS:

@@ -46,7 +46,7 @@ _SHARED = 1e-6
 
 
 class Partial(BasePlanner):
-    """Learns groups for which a flow's group message, plus direct messages to others, cost least.
+    """Learns groups of subscribers; a flow is sent to one group, and directly to interested others.
 
     A flow goes to the members of one group, and directly to interested subscribers outside of it; or directly
     to all. Alternately, flows choose the cheapest group, and groups add or remove the nodes by which their
@@ -109,7 +109,7 @@ class Partial(BasePlanner):
         self.rounds = rounds
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Learn groups for an interest, choose one for each flow, and set `plan_`; return self."""
         check_channels(self.channels, required="partial")
         check_seed(self.seed)
         check_whole("samples", self.samples)

@@ -53,7 +53,7 @@ class _Solution(NamedTuple):
 
 
 class Division:
-    """Decides for each position whether it hands down the parts of intervals to its left, and to its right.
+    """Decides for each position whether it hands down the pieces of intervals to its left, and to its right.
 
     A position that hands down keeps only the position itself of each interval, so that pieces do not overlap
     and nothing is delivered twice. The events that a position receives depend on the chain of ancestors that
@@ -153,7 +153,7 @@ class Division:
         return self
 
     def _divided(self) -> Flags:
-        """Return the last division; refuse if there is none."""
+        """Return the flags `push_` of the last division; refuse if none was made."""
         try:
             return self.push_
         except AttributeError:

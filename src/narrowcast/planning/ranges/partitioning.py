@@ -223,7 +223,7 @@ def _inner(ends: Ints, schema: Schema, a: int) -> Ints:
 
 
 def _kd(*, routing: str) -> Any:
-    """Return a function that makes a k-d partitioner with a routing."""
+    """Return a function that creates a k-d partitioner with the given routing."""
 
     def make(**options: Any) -> Partitioner:
         return Partitioner(**{"routing": routing, **options})

@@ -67,7 +67,7 @@ class FlowPoints:
         return len(self.rate)
 
     def take(self, some: Ints) -> FlowPoints:
-        """Return a selection of the points."""
+        """Return only the points with the given indices."""
         return FlowPoints(self.sets.take(some), self.rate[some], self.n_users)
 
     def merge_equal(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:

@@ -68,7 +68,7 @@ class _Hierarchical(BasePlanner, ABC):
         self.beta = beta
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Cluster the flows of an interest into sessions and groups, and set `plan_`; return self."""
         check_levels(self.channels, self.sessions, self.method)
         check_seed(self.seed)
         check_whole("passes", self.passes)

@@ -128,7 +128,7 @@ class Joint(BasePlanner):
         self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Assign the flows of an interest to sessions and groups, and set `plan_`; return self."""
         limits = self._checked_limits()
         end = None if self.seconds is None else time.monotonic() + self.seconds
         points, flows = FlowPoints.of(interest)
@@ -229,7 +229,7 @@ class Joint(BasePlanner):
         return best
 
     def _checked_limits(self) -> GroupLimits:
-        """Check parameters, and return the limits."""
+        """Check parameters, and return the limits on groups."""
         if self.start is None:
             check_levels(self.channels, self.sessions, "joint")
         elif not isinstance(self.start, ChannelPlan):

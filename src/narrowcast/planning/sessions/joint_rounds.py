@@ -151,7 +151,7 @@ def plan_in_rounds(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> KindLevels:
-    """Plan a sample of kinds, add the others, and move kinds in rounds.
+    """Plan a sample of the kinds of flows, add the other kinds, and move kinds in rounds.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ class KindLevels:
         self.session[low:high] = session
 
     def settle(self) -> None:
-        """Recompute rates without rounding errors, and move whole sessions to where they cost least."""
+        """Recompute rates without rounding errors, and move each whole session to its cheapest group."""
         rate = self.sessions[3]
         rate[:] = np.bincount(self.session, self._kinds.rate, len(rate))
         joint.count_groups(self.sessions, self.parent, self.groups, self._member)

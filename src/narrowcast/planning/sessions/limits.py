@@ -209,5 +209,5 @@ class GroupLimits:
 
 
 def _too_small(name: str, value: float, least: float, reason: str) -> ParameterError:
-    """Return the error for a limit below what a flow, or the pinned flows, need."""
+    """Return the error for a limit that is too small for a flow, or for the pinned flows."""
     return ParameterError(parameter=name, value=value, limit=f"at least {least}, {reason}")

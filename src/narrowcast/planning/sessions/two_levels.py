@@ -136,7 +136,7 @@ class TwoLevels:
 
     @property
     def excess(self) -> Doubles:
-        """By how much limits are exceeded in sum: memberships, members of groups, and rates of groups."""
+        """By how much limits are exceeded in total: memberships, members of groups, and rates of groups."""
         return np.array(limits.broken(self._rules, self.above.state)[:3])
 
     @property
@@ -150,7 +150,7 @@ class TwoLevels:
         return self.session.astype(np.int32), self.parent.astype(np.int32)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to an earlier assignment."""
+        """Return to the assignment of flows and sessions in a snapshot."""
         self.session[:], self.parent[:] = snapshot
         self._count()
 
@@ -169,7 +169,7 @@ class TwoLevels:
         return bool(np.isfinite(self._most).any())
 
     def fix(self, session: Ints) -> None:
-        """Assign flows to the given sessions; flows with -1 stay where they are."""
+        """Put flows into the given sessions; flows with session -1 stay where they are."""
         some = np.flatnonzero(session >= 0)
         self.session[some] = session[some]
         self._count()
@@ -206,7 +206,7 @@ class TwoLevels:
         return self.cost / max(1, len(self.points))
 
     def _proposals(self, sweeps: int | None) -> int:
-        """Return the number of random moves proposed in each part of the annealing."""
+        """Return how many random moves to try in each part of the annealing."""
         return proposals_of(sweeps, len(self.points), self.points.sets.index.size) // _PARTS
 
     def cool(self, sweeps: int | None, end: float | None, *, change: float) -> None:
@@ -264,21 +264,21 @@ class TwoLevels:
             self._weight[:3] *= np.where(self.excess > 0, _HARDER, _SOFTER if part < _PARTS / 2 else 1.0)
 
     def _flows_of_subscribers(self) -> tuple[Ints, Numbers]:
-        """Return the flows of each subscriber, in compressed rows."""
+        """Return the flows that each subscriber wants, in compressed rows."""
         sets = self.points.sets
         return flows_of_users(sets.counts(), sets.index, self.points.n_users)
 
     def penalize_excess(self, times: float = 1.0) -> None:
-        """Set the penalty for exceeding a limit to `times` more than all that can be saved."""
+        """Set the penalty for exceeding a limit to `times` an amount that no improvement can save."""
         self._weight[:3] = np.where(np.isfinite(self._most), times * (2 * self.cost + 1.0), 0.0)
 
     @property
     def direct_penalty(self) -> float:
-        """The price of a pair sent directly: more than all that can be saved; 0 if no pair may be."""
+        """Price of a pair sent directly, above all that can be saved; 0 if no pair may be sent directly."""
         return 2 * self.cost + 1.0 if self.limited else 0.0
 
     def repair(self, end: float | None) -> None:
-        """Restore all limits with few groups joined and left, and with few of the pairs sent directly.
+        """Make all limits hold again, with few groups joined and left and few pairs sent directly.
 
         A subscriber in too many groups leaves the one where that costs least. From a group with too many
         members, those leave for which that costs least. The flows that they want there move to where they
@@ -447,7 +447,7 @@ def flows_of_users(size: Ints, users: Numbers, n_users: int) -> tuple[Ints, Numb
 
 
 def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:
-    """Return the number of random moves that are proposed in all.
+    """Return how many random moves the annealing tries in total.
 
     Parameters
     ----------
@@ -463,7 +463,7 @@ def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:
 
 
 def temperatures(unit: float, parts: int) -> list[float]:
-    """Return the temperatures between the parts of the annealing; `unit` is the mean cost of a flow."""
+    """Return the temperature at the boundaries of the parts of annealing; `unit` is a flow's mean cost."""
     found: list[float] = (unit * _HOT * (_COLD / _HOT) ** (np.arange(parts + 1) / parts)).tolist()
     return found
 

@@ -230,7 +230,7 @@ def _spread(down: dict[float, SavedState], sweeps: int | None) -> list[float]:
 
 
 class SavedState(NamedTuple):
-    """A state that can be restored, and its cost."""
+    """A saved assignment of flows and sessions, its cost, and the number of changes to it."""
 
     step: SuccessionStep
     snapshot: Snapshot

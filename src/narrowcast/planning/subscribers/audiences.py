@@ -66,7 +66,7 @@ class MemberCounts:
         return cls(count, size)
 
     def to_table(self) -> pa.Table:
-        """Return a table of `flow`, `cluster` and `n` of counts above 0; cluster sizes have flow -1."""
+        """Return counts above 0 as a table (`flow`, `cluster`, `n`); rows with flow -1 have cluster sizes."""
         counts = np.vstack([self.count, self.size])
         flow, cluster = np.nonzero(counts)
         n = counts[flow, cluster]
@@ -166,7 +166,7 @@ class SubscriberClusters:
         return float(self.size @ self.union)
 
     def begin(self, some: Ints) -> None:
-        """Assign some subscribers by merging clusters two at a time, the pair of least added cost first.
+        """Put the subscribers in `some` into clusters: merge two clusters at a time, those that add least.
 
         Subscribers with equal interests stay together, so that clusters remain free where there are fewer
         different interests than clusters.
@@ -196,13 +196,13 @@ class SubscriberClusters:
             moves.place(order, *self._wants, self.most, self.cluster, *self._state)
 
     def gains(self, some: Ints) -> Doubles:
-        """Return for each of some subscribers the saving if it alone moves to where it costs least."""
+        """For each given subscriber, return what is saved if it alone moves to its cheapest cluster."""
         found = np.zeros(len(some))
         moves.gains(some, *self._wants, self.most, self.cluster, *self._state, found)
         return found
 
     def settle(self, order: Ints, passes: int, *, few: int = 0) -> list[int]:
-        """Move subscribers to where they cost less until at most `few` move; return the moves per pass."""
+        """Move subscribers to cheaper clusters until a pass moves at most `few`; return moves per pass."""
         moved = np.zeros(passes, np.int64)
         taken = moves.settle(order, *self._wants, self.most, few, self.cluster, *self._state, moved)
         found: list[int] = moved[:taken].tolist()

@@ -113,7 +113,7 @@ class Direct(BasePlanner):
         self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Put the subscribers of an interest into clusters, and set `plan_`; return self."""
         n_channels = check_start(self.start, self.channels, "direct")
         check_seed(self.seed)
         check_whole("sample", self.sample)
@@ -173,7 +173,7 @@ class Direct(BasePlanner):
         return found
 
     def _soften(self, clusters: SubscriberClusters, some: Ints) -> None:
-        """Move subscribers to cheaper clusters, with full wants and with probabilities; keep the better."""
+        """Move subscribers, with wants counting in full and then by probability; keep the better result."""
         clusters.settle(some, self.passes)
         full, cost = clusters.cluster.copy(), clusters.cost
         for q in probabilities_below_1(self.soft, len(some) / max(len(clusters.size), 1)):

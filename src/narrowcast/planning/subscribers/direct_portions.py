@@ -62,7 +62,7 @@ class PlacePortion:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of flows and clusters."""
+        """Numbers of flows and of clusters."""
         return self.sample.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:  # noqa: ARG002
@@ -106,7 +106,7 @@ class MovePortion:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of flows and clusters."""
+        """Numbers of flows and of clusters."""
         return self.tally.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:
@@ -211,7 +211,7 @@ def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int
 
 
 def tally_of_sample(planner: Direct, sample: Interest, n: int) -> MemberCounts:
-    """Plan a sample with as many clusters as for n subscribers, and count the members of these clusters."""
+    """Cluster a sample into as many clusters as for n subscribers, and count the members of these."""
     assert planner.channels is not None
     found = SubscriberClusters.of(sample, min(planner.channels, n))
     found.cluster[:] = planner.fit(sample).plan_.listens.indices

@@ -113,7 +113,7 @@ class EarlierClusters:
     def unmoved(
         self, interest: Interest, order: Ints, n_clusters: int, balance: float | None
     ) -> SubscriberClusters:
-        """Return the earlier clusters, with new subscribers where they cost least.
+        """Return the clusters of the earlier plan, with each new subscriber added where it costs least.
 
         Parameters
         ----------

@@ -118,7 +118,7 @@ class Cover(BasePlanner):
         self.bound = bound
 
     def fit(self, interest: Interest) -> Self:
-        """Make the plan, `plan_`."""
+        """Search for clusters of flows and their members, and set `plan_`; return self."""
         model = self.model()
         found, kind = self.find_clusters(interest, model)
         self.plan_ = found.plan(interest, kind, self.channels)
@@ -189,7 +189,7 @@ class Cover(BasePlanner):
 
 
 class _Search:
-    """A search for better clusters that remembers the best so far."""
+    """A search for better clusters by random starts, which remembers the best state so far."""
 
     def __init__(self, found: CoverState, channels: int | None) -> None:
         self._found = found

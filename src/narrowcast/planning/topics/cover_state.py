@@ -103,7 +103,7 @@ class CoverState:
 
     @property
     def has(self) -> NDArray[np.uint8]:
-        """Flags of the flows of each cluster: clusters x flows."""
+        """Flags of the flows that each cluster contains: clusters x flows."""
         return self.state[4]
 
     @property
@@ -118,7 +118,7 @@ class CoverState:
 
     @property
     def total(self) -> float:
-        """The overall cost, with each direct subscription in the channel of its flow."""
+        """The overall cost, where each direct subscription uses a channel of its flow alone."""
         return cover.total(self.growths, self.state)
 
     def within(self, channels: int | None) -> float:
@@ -161,7 +161,7 @@ class CoverState:
             cover.choose(self.rows, self._open, self._lists(), self.state, DEPTH)
 
     def wanted_by(self, kinds: Ints) -> list[NDArray[np.int32]]:
-        """Return the flows that each of some kinds wants."""
+        """Return the flows that each of the given kinds of subscribers wants."""
         start, wanted, _ = self.rows
         return [wanted[start[u] : start[u + 1]] for u in kinds.tolist()]
 
@@ -178,7 +178,7 @@ class CoverState:
         return now
 
     def prune(self) -> int:
-        """Remove clusters whose removal saves; return their number."""
+        """Remove clusters whose removal lowers the cost; return the number of removed clusters."""
         return self._prune(_NOTHING)[0]
 
     def limit(self, n: int) -> None:
@@ -203,11 +203,11 @@ class CoverState:
         return start, cover.clusters_of_flows(self.has, start)
 
     def saved(self) -> tuple[Any, ...]:
-        """Return a copy of the state, for `restore`."""
+        """Return a copy of clusters, members and choices, for `restore`."""
         return tuple(each.copy() for each in self.state)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Return to a saved state."""
+        """Return to the clusters, members and choices that `saved` returned."""
         for now, then in zip(self.state, saved, strict=True):
             np.copyto(np.asarray(now), then)
 

@@ -68,7 +68,8 @@ class CoverPlan:
     carries, channels
         The tables of flows and of channels, as in `ChannelPlan.to_tables`.
     listens, unicast
-        Spark tables `subscriber`, `channel` and `subscriber`, `flow`; valid within the block of `plan_cover`.
+        Spark tables `subscriber`, `channel` and `subscriber`, `flow`; valid inside the
+        `with` statement of `plan_cover`.
     cost
         The cost `overall`.
     flows, rate
@@ -84,13 +85,13 @@ class CoverPlan:
     rate: Doubles
 
     def plan(self) -> ChannelPlan:
-        """Collect the plan on the driver."""
+        """Collect the memberships from Spark, and return the plan on the driver."""
         with plainly("collect the plan"):
             tables = self.listens.toArrow(), self.unicast.toArrow()
         return ChannelPlan.from_tables(self.carries, *tables, n_channels=self.channels.num_rows)
 
     def interest(self, plan: ChannelPlan) -> Interest:
-        """Return an interest with the plan's flows and their rates, but no subscribers."""
+        """Return an interest with the plan's flows and their rates, but no subscribers, to compute costs."""
         return interest_without_subscribers(plan, self.flows, self.rate)
 
 
@@ -103,7 +104,7 @@ def plan_cover(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Iterator[CoverPlan]:
-    """Plan overlapping clusters of flows on Spark; the tables of the result are valid within the block.
+    """Plan overlapping clusters of flows on Spark; the result's tables are valid inside the `with` statement.
 
     Parameters
     ----------
@@ -161,7 +162,7 @@ class _Job:
         return self._broadcasts[-1]
 
     def close(self) -> None:
-        """Destroy the broadcast variables."""
+        """Destroy the broadcast variables of the job."""
         for each in self._broadcasts:
             each.destroy()
 
@@ -212,7 +213,7 @@ def _choose(
 def _count(
     batches: Iterator[pa.RecordBatch], candidates: Broadcast[CandidateClusters], turn: int
 ) -> Iterator[pa.RecordBatch]:
-    """Count the subscribers of a partition by chosen cluster, and by flow received from it or directly."""
+    """Count, in a partition, the subscribers that choose each cluster, and those that need each flow."""
     for _, found in _choose(batches, candidates.value):
         yield from counts_of(found, turn).to_batches()
 
@@ -223,7 +224,7 @@ def _memberships(
     numbers: Broadcast[tuple[Any, Any, Labels]],
     by: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield pairs of subscriber and channel, or with ``by="flow"`` of subscriber and flow sent by unicast."""
+    """Yield each subscriber's channels; with ``by="flow"`` instead the flows it gets by unicast."""
     cluster, own, flows = numbers.value
     for table, found in _choose(batches, candidates.value):
         (row, channel), (unicast_row, flow) = found.served(cluster, own)

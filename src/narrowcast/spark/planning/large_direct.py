@@ -59,7 +59,7 @@ class DirectPlan:
     Parameters
     ----------
     listens
-        Spark table `subscriber`, `channel`; valid within the block of `plan_direct`.
+        Spark table `subscriber`, `channel`; valid inside the `with` statement of `plan_direct`.
     tally
         Number of members of each cluster, and of those that want each flow.
     flows, rate
@@ -83,7 +83,7 @@ class DirectPlan:
         return self.tally.cost(self.rate)
 
     def plan(self) -> ChannelPlan:
-        """Collect the plan on the driver."""
+        """Collect the memberships from Spark, and return the plan on the driver."""
         flow, channel = np.nonzero(self.tally.count)
         carries = pa.table({"flow": self.flows.take(flow), "channel": channel.astype(np.int32)})
         with plainly("collect the plan"):
@@ -105,7 +105,7 @@ def plan_direct(
     portion: int = PORTION,
     progress: Progress | None = None,
 ) -> Iterator[DirectPlan]:
-    """Cluster subscribers on Spark; the table of the result is valid within the block.
+    """Cluster subscribers on Spark; the result's table is valid inside the `with` statement.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def plan_packed(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> tuple[ChannelPlan, Interest]:
-    """Plan for a packed interest.
+    """Assign the kinds of flows of a packed interest to sessions and groups.
 
     Returns the plan, and an interest with its flows and their rates but no subscribers.
 

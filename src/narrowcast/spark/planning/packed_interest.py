@@ -70,12 +70,12 @@ class PackedInterest:
     size: Ints
 
     def __len__(self) -> int:
-        """Return the number of kinds."""
+        """Return the number of kinds of flows."""
         return len(self.rate)
 
     @property
     def n_users(self) -> int:
-        """The number of users."""
+        """Number of users: the subscribers of the interest."""
         return len(self.subscribers)
 
     @property
@@ -111,7 +111,7 @@ class PackedInterest:
 
 @contextmanager
 def pack_interest(frames: InterestFrames) -> Iterator[PackedInterest]:
-    """Pack an interest; the result's tables are persisted and valid within the block.
+    """Pack an interest; the result's tables are persisted, and valid inside the `with` statement.
 
     A task holds the users of one flow at a time, and the rates of a kind are added up before the shuffle:
     neither a flow that all subscribers want nor a kind of very many flows overloads a task.

@@ -1,4 +1,4 @@
-"""Bounding boxes of subscribers or subscriptions: ranges of attributes that contain all their filters."""
+"""Bounding boxes of subscribers or subscriptions: ranges of numeric attributes that contain their filters."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def broadcast_value(spark: SparkSession, value: Any) -> Iterator[Broadcast[Any]]:
-    """Broadcast a value to all workers, and destroy the broadcast variable when the block ends."""
+    """Broadcast a value to all workers, and destroy the broadcast variable after the `with` statement."""
     variable = spark.sparkContext.broadcast(value)
     try:
         yield variable

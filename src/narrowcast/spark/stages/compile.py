@@ -100,7 +100,7 @@ def unpack(payload: bytes | pa.Buffer, schema: Schema) -> SubscriptionSet:
 
 
 def unpack_all(payloads: list[bytes] | list[pa.Buffer], schema: Schema) -> SubscriptionSet:
-    """Merge the subscriptions of several payloads, ordered by id."""
+    """Return the subscriptions of several payloads as one set, ordered by id."""
     sets = [unpack(payload, schema) for payload in payloads]
     if not sets:
         return compile_filters(schema, []).subscriptions

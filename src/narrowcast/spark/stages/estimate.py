@@ -62,7 +62,7 @@ class Forecast:
     copies
         Mean number of workers that receive an event.
     replication
-        Mean number of parts that hold a subscription; with `broadcast`, number of workers.
+        Mean number of parts that store a subscription; with `broadcast`, number of workers.
     memory
         Maximum bytes of one Python worker.
     shuffled

@@ -66,7 +66,7 @@ _BATCH, _FEW = "spark.sql.parquet.columnarReaderBatchSize", "64"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
-    """The recent events of each owner (a subscription or subscriber), packed; without matches it has none.
+    """The recent events of each owner (subscription or subscriber), packed; an owner may have none.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Histories:
         return str(self.packed.schema["label"].dataType.simpleString())[len("array<") : -1]
 
     def table(self) -> DataFrame:
-        """Return the histories as a table.
+        """Return a table with one row for each owner and its history.
 
         Its columns are the owner, `subscription_id` or `subscriber`, and `history` array<bigint>, event ids
         in the order of time.
@@ -190,7 +190,7 @@ def histories(
     Parameters
     ----------
     matches
-        `event_id` and `subscription_ids`, one row for each event: from `match`, or from a file read within
+        `event_id` and `subscription_ids`, one row for each event: from `match`, or from a file read inside
         `long_rows`. They are read twice when `recent` is given or `events` is not.
     subscriptions
         `subscription_id`, and `subscriber` for histories of subscribers. Each has a history. Matches of a
@@ -259,10 +259,10 @@ def write_histories(found: Histories, path: str) -> dict[str, int]:
 
 @contextmanager
 def long_rows(spark: SparkSession) -> Iterator[None]:
-    """Read Parquet tables in small batches of rows within a block, to save memory when rows are long.
+    """Inside a `with` statement, read Parquet tables in small batches, to save memory if rows are long.
 
     By default Spark reads 4,096 rows at a time in every task: 1.6 GB for events that match 50,000
-    subscriptions each. Within this block it reads 64 rows, 26 MB.
+    subscriptions each. Inside the statement it reads 64 rows, 26 MB.
     """
     before = spark.conf.get(_BATCH)
     spark.conf.set(_BATCH, _FEW)
@@ -370,7 +370,7 @@ def _pack(
 
 
 def _cut(batches: Iterator[pa.RecordBatch], numbers: Broadcast[_Numbers]) -> Iterator[pa.RecordBatch]:
-    """Yield the matches of many events, divided by block: see `_pieces` for the columns."""
+    """Yield the matches of many events, divided by block, as rows made by `_pieces`."""
     mapping = numbers.value
     pending: list[tuple[Numbers, Numbers]] = []
     for batch in batches:
@@ -396,7 +396,7 @@ def _to_numbers(batch: pa.RecordBatch, mapping: _Numbers) -> tuple[Numbers, Numb
 
 
 def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the positions of `wanted` in ascending ids, and which of them are valid."""
+    """Return the position of each of `wanted` in the ascending ids, and a mask of those that are found."""
     if len(ids) == 0:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # consecutive ids, the usual case
@@ -406,7 +406,11 @@ def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _pieces(matches: list[tuple[Numbers, Numbers]], mapping: _Numbers) -> pa.RecordBatch:
-    """Return a row for each block with matches: block, its matched event numbers, and their rows, packed."""
+    """Group the given matches by block, and return one row for each block that has any.
+
+    The columns are `block`, the numbers of the `event`s matched in it, and `places`: for each of these events
+    the matching rows as positions in the block, packed as lists.
+    """
     event, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     block = row // mapping.size
     narrow = np.uint16 if mapping.n_rows // mapping.size < 1 << 16 else np.int32  # numpy radix-sorts uint16

@@ -75,7 +75,7 @@ class InterestFrames:
 def from_topics(
     interests: DataFrame, rates: DataFrame | None = None, *, at: datetime | float | None = None
 ) -> InterestFrames:
-    """Return the interest in topics.
+    """Return the interest in topics, from tables of wanted topics and of their rates.
 
     Parameters
     ----------

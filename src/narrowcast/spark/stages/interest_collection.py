@@ -60,7 +60,7 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT, all_subscribers: 
 
 
 def collect_interest(frames: InterestFrames, *, all_subscribers: bool = False) -> Interest:
-    """Collect an interest on the driver without a limit: see `to_interest`."""
+    """Collect the interest in Spark tables on the driver, however large it is."""
     with plainly("collect the interest"):
         interests = frames.interests.select("subscriber", "flow")
         rates = frames.rates.select("flow", "rate").toArrow()

@@ -47,7 +47,7 @@ def match(
     metrics: SliceMetrics | None = None,
     on_estimate: Callable[[Estimate, str], None] | None = None,
 ) -> DataFrame:
-    """Match events with subscriptions.
+    """Find the subscriptions that each event matches, on Spark.
 
     The result has one row for each event with a match: `event_id`, and `subscription_ids`, ascending, or
     with `counts` the number of `matches`. All strategies give the same rows.

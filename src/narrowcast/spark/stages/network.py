@@ -65,7 +65,7 @@ class NetworkTables:
         locations: str | Path | None = None,
         publishers: str | Path | None = None,
     ) -> Self:
-        """Read the tables on the driver.
+        """Read the tables of a network on the driver, and check them.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ NO_NETWORK = NetworkTables()
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Add the path of a file to the message of any error in the block."""
+    """Inside a `with` statement, add the path of a file to the messages of errors."""
     try:
         yield
     except (ParameterError, TableError) as error:

@@ -83,7 +83,7 @@ def check_by(by: str, method: str, inputs: PlanInputs, **asks: Any) -> None:
 
 
 def interest_by_subscription(loaded: LoadedInterest, inputs: PlanInputs) -> InterestFrames:
-    """Return the interest of each subscription in the same events as an interest of subscribers.
+    """Return the interest of single subscriptions, in the events of an interest of their subscribers.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class PartSlices:
 
     @property
     def parts(self) -> Ints:
-        """The part that each slice belongs to."""
+        """For each slice the number of its part."""
         return np.repeat(np.arange(len(self.cuts)), self.cuts)
 
     @property

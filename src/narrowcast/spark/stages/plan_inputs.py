@@ -176,7 +176,7 @@ class PlanInputs:
         return {name: path for name, path in named.items() if path is not None}
 
     def size(self, spark: SparkSession) -> int:
-        """Return the total bytes of the tables."""
+        """Return the total size of the given tables in bytes."""
         return sum(size_of(spark, path) for path in self.paths.values())
 
 
@@ -239,7 +239,7 @@ def load_interest(
 
 
 def _from_topics(spark: SparkSession, inputs: PlanInputs, progress: Progress) -> LoadedInterest:
-    """Load an interest in topics, or the one that results from changes."""
+    """Load an interest in topics from a table of interests, a log of changes, or both."""
     from pyspark.sql import DataFrame
 
     with watched(spark, progress, "read"), plainly("read the tables"):

@@ -127,7 +127,7 @@ def _load(path: Path) -> Any:
 
 
 def serve(name: str) -> None:
-    """Fit every planner in a folder in the helper process, and print a line after each."""
+    """Run in the helper process: fit every planner in a folder, and print a line after each."""
     folder = Path(name)
     warnings.simplefilter("ignore", DeprecationWarning)  # about fork with threads: this process has none
     interest: Interest = _load(folder / "interest")

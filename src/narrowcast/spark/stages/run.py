@@ -74,7 +74,7 @@ class GeneratedTables:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The parameters of a run.
+    """The parameters of a run of the pipeline: its input tables, the method, and how to match.
 
     Parameters
     ----------

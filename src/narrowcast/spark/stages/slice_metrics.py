@@ -29,7 +29,7 @@ class _BySlice(AccumulatorParam[dict[int, Slice]]):
         return {}
 
     def addInPlace(self, value1: dict[int, Slice], value2: dict[int, Slice]) -> dict[int, Slice]:  # noqa: N802
-        """Add the measurements of the second mapping to the first, and return it."""
+        """Put the measurements of the second mapping into the first, and return it."""
         value1.update(value2)
         return value1
 

@@ -75,7 +75,7 @@ class ChannelRows:
         return True
 
     def close(self, key: Key, flows: Iterable[int]) -> None:
-        """Free the channel of a cluster or topic, with the flows that it still carries."""
+        """Free the channel of a cluster or topic; `flows` are those that it still carries."""
         number = self.number.pop(key)
         for flow in flows:
             self.changes["carries"][flow, number] -= 1

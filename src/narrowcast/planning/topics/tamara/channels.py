@@ -137,7 +137,7 @@ class ClusterChannel:
         self.frequencies[topic] = frequency
 
     def drop(self, topic: int) -> None:
-        """Remove a topic."""
+        """Remove a topic from the cluster."""
         del self.others[topic]
         self._events.change(self.frequencies.pop(topic), 0.0)
         self.frequency = self._events.value

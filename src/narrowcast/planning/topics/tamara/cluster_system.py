@@ -80,7 +80,7 @@ class ClusterSystem:
         return len(self.topics[topic].members), ("t", topic) in self.addresses.number
 
     def take(self, peer: int, topic: int) -> None:
-        """Subscribe a subscriber to a topic directly."""
+        """Add a direct subscription of a subscriber to a topic."""
         channel = self.topics[topic]
         if not len(channel.members):
             addresses = self.exchange.request_channel(self.addresses)
@@ -93,7 +93,7 @@ class ClusterSystem:
         self.addresses.listen(("t", topic), peer, 1)
 
     def drop(self, peer: int, topic: int) -> None:
-        """End a direct subscription."""
+        """End a subscriber's direct subscription to a topic."""
         channel, before = self.topics[topic], self._direct(topic)
         self.peers.direct.clear(peer, topic)
         channel.members.remove(peer)
@@ -233,7 +233,7 @@ class ClusterSystem:
         self.updates["destroy"] += 1
 
     def _close(self, cluster: int) -> None:
-        """Delete a cluster without topics and members, and free its channel."""
+        """Delete a cluster that has neither topics nor members, and free its channel."""
         self.account.cluster(self.clusters[cluster].numbers(), (0, 0, 0.0))
         self.exchange.free_channel(self.addresses).close(("c", cluster), ())
         del self.clusters[cluster]

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 #: Kinds of messages; `base` are direct subscriptions and their ends, which exist without clusters as well.
 KINDS = ("base", "notify", "survey", "cluster", "resub")
 
-#: Stands in for a size that was not asked for; no decision depends on it.
+#: Replaces a size that was not requested; no decision depends on it.
 HIDDEN = 0
 
 
 class MessageCounter:
     """Gives subscribers and channels access to each other's state, and counts the messages for it by kind.
 
-    `notify` tells a cluster that a member subscribed or unsubscribed; `survey` is a question to a member, or
-    its answer; `cluster` is what channels ask and tell each other, and their members, when clusters change or
-    may change; `resub` is what subscribers send and receive to find, join or leave a cluster, and to end or
-    start direct subscriptions because of it.
+    Kinds of messages: `base` is a direct subscription or its end; `notify` informs a cluster that a member
+    subscribed or unsubscribed; `survey` is a question to a member, or its answer; `cluster` is exchanged
+    among channels, and with their members, when clusters change or may change; `resub` is what subscribers
+    send and receive to find, join or leave a cluster, and to end or start direct subscriptions because of it.
 
     Access to another channel's state goes through a method of this class. The frequency of a topic is
     observed by all that receive its events, and is part of a notification. The number of a topic's
@@ -62,7 +62,7 @@ class MessageCounter:
         self.sent = dict.fromkeys(KINDS, 0)
 
     def send(self, kind: str, count: int = 1) -> None:
-        """Count messages of a kind."""
+        """Add to the number of messages of a kind."""
         self.sent[kind] += count
 
     def notify(self, kind: str, channel: Channel) -> Channel:
@@ -146,7 +146,7 @@ class MessageCounter:
         )
 
     def announce(self, members: ChannelMembers) -> Ints:
-        """Notify all members of a channel of its change, and return them."""
+        """Notify all members of a channel that it has changed; count the messages, and return the members."""
         self.send("cluster", len(members))
         return members.all()
 

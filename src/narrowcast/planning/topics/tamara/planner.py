@@ -310,7 +310,7 @@ class Tamara(BasePlanner):
 
     @property
     def plan_(self) -> ChannelPlan:
-        """The current plan."""
+        """The plan with the current clusters, topics and their members."""
         system = self._protocol.system
         n_channels = max(system.addresses.number.values(), default=-1) + 1
         carried, listened = [], []
@@ -351,7 +351,7 @@ class Tamara(BasePlanner):
 
     @property
     def messages_(self) -> dict[str, int]:
-        """Messages sent so far, by kind: see `MessageCounter`."""
+        """Number of messages sent so far, by kind: `base`, `notify`, `survey`, `cluster` or `resub`."""
         return dict(self._protocol.exchange.sent)
 
     @property
@@ -473,7 +473,7 @@ def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) ->
 
 
 def _converted(labels: Labels, like: Labels, what: str) -> Labels:
-    """Return labels converted to the type of others; refuse labels of another kind."""
+    """Return labels converted to the type of `like`, the plan's; refuse to mix text and numbers."""
     text = pa.types.is_string(like.type) or pa.types.is_large_string(like.type)
     if not len(like) or not len(labels):
         return labels

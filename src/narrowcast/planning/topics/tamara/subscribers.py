@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BitRelation:
-    """A growing relation with one bit per row and column."""
+    """A relation of rows and columns with one bit per pair, to which rows and columns can be added."""
 
     __slots__ = ("words",)
 
@@ -26,7 +26,7 @@ class BitRelation:
 
     @property
     def columns(self) -> int:
-        """Number of columns allocated."""
+        """Number of columns for which space is allocated."""
         return 64 * int(self.words.shape[1])
 
     def grow(self, rows: int, columns: int) -> None:
@@ -93,14 +93,14 @@ class SubscriberPeers:
         return self.joined.of(peer)
 
     def gets(self, peer: int, topic: int) -> bool:
-        """Return whether a subscriber gets a topic from one of its clusters."""
+        """Return whether a subscriber gets a topic from a cluster it is a member of."""
         mine = self.clusters_of(peer)
         return bool(mine) and bool(
             (self.topics.words[mine, topic >> 6] >> np.uint64(topic & 63) & np.uint64(1)).any()
         )
 
     def overlaps(self, peer: int, clusters: list[int]) -> Ints:
-        """Return how many of a subscriber's direct subscriptions each of some clusters would replace."""
+        """Return, for each of some clusters, how many of a subscriber's direct subscriptions it replaces."""
         common = self.direct.words[peer] & self.topics.words[clusters]
         found: Ints = np.bitwise_count(common).sum(axis=1, dtype=np.int64)
         return found
