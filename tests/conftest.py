@@ -20,7 +20,9 @@ ROOM = 6 << 30
 
 # What one process has compiled others need not: those beside it, and the commands and workers they start. It
 # has to be said before numba is imported.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "numba" / "shared"))
+TESTS = Path(__file__).parent
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(TESTS.parent / ".cache" / "numba" / "shared"))
 
 # How long one example takes says more about who else uses the machine than about the code.
 settings.register_profile("here", deadline=None)
@@ -68,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     conf = {
         # Functions of tests are found by their modules, also by a Spark that was started in another folder.
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS))),
         # The last two: nothing is collected only to find room for classes, which come to 200 MB.
         "spark.driver.extraJavaOptions": (
             "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -XX:MetaspaceSize=256m"

@@ -209,7 +209,7 @@ def test_a_frame_above_the_servers_limit_is_split(
             await bob.aclose()
 
     asyncio.run(run())
-    assert caplog.text.count("an event ") == 1
+    assert caplog.text.count("event for subject") == 1
     assert "max_payload" in caplog.text
 
 

@@ -132,7 +132,7 @@ def test_a_node_stores_invalid_events(tmp_path: Path, caplog: pytest.LogCaptureF
         await node.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    assert "1 events" in caplog.text
+    assert "1 dead letters" in caplog.text
 
 
 def test_the_subject_identifies_the_publisher_of_a_letter() -> None:

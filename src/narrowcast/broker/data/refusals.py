@@ -38,7 +38,7 @@ class RefusalResponder:
     ...     try:
     ...         await publisher.flush()
     ...     except TransportError as error:
-    ...         print(str(error).partition(": ")[2])
+    ...         print(str(error).partition("not published: ")[2])
     ...     await responder.set_reason("")
     >>> asyncio.run(demo())
     events cannot be stored: no space left on device; publish again when there is room
